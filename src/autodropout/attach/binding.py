@@ -1,0 +1,202 @@
+"""Bind a policy or a baseline to a model, and take it off again: `attach`, `space`, and the `Attachment` a user holds.
+
+    attach:  discover the sites -> choose a rule for each -> give each its rate -> put drops into their places
+
+Rates follow the paper's appendix: linear over depth for ConvNets, the last site of the main branch at the full rate, a
+shortcut at the rate of its block's last site; constant for Transformers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from autodropout.attach import convnet, transformer
+from autodropout.attach.assign import Depth, group_sizes, rules, shares
+from autodropout.attach.guard import forget_compiled, unwrap, watch
+from autodropout.attach.hooks import KEY, remove_all, store
+from autodropout.attach.sites import Finding, NoSites, Site
+from autodropout.attach.table import table
+from autodropout.layers import Baseline, Drop, Rule
+from autodropout.spaces import ConvPolicy, ConvSpace, Policy, TransformerPolicy, TransformerSpace
+
+Kind = Literal["convnet", "transformer"]
+
+
+@dataclass(frozen=True)
+class BoundSite:
+    """One row of `Attachment.sites`: a site, the rule put there (None: left alone) and its share of the rate."""
+
+    site: Site
+    rule: Rule | None
+    share: float  # of the attachment's rate: l/L for a ConvNet's site l
+    drop: Drop | None
+
+    @property
+    def name(self) -> str:
+        return self.site.name
+
+    @property
+    def role(self) -> str:
+        return self.site.role
+
+    @property
+    def group(self) -> int | None:
+        return self.site.group
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.site.shape
+
+    @property
+    def rate(self) -> float:
+        """The rate in force; 0 where nothing is put."""
+        return self.drop.rate.item() if self.drop is not None else 0.0
+
+
+class Attachment:
+    """A policy on a model. `print(on)` shows its sites; `on.set_rate` changes the rate; `on.detach()` takes it off."""
+
+    def __init__(self, model: nn.Module, what: Policy | Baseline, finding: Finding, sites: Sequence[BoundSite], rate: float):
+        self.model = model
+        self.policy = what
+        self.kind = finding.kind
+        self.sites = tuple(sites)
+        self.unreached = finding.unreached
+        self.rate = rate
+
+    def set_rate(self, rate: float) -> None:
+        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up without recompiling."""
+        _check_rate(rate)
+        for bound in self.sites:
+            if bound.drop is not None:
+                bound.drop.set_rate(rate * bound.share)
+        self.rate = rate
+
+    def detach(self) -> None:
+        """Take everything off: the model is then as it was before `attach`."""
+        remove_all(self.model)
+        forget_compiled()
+
+    def __str__(self) -> str:
+        return table(self)
+
+
+def attach(
+    model: nn.Module,
+    policy: Policy | Baseline,
+    *,
+    example: Any,
+    rate: float | None = None,
+    depth: Depth | None = None,
+    stem: bool = False,
+    kind: Kind | None = None,
+) -> Attachment:
+    """Put a policy, or a baseline, on a model. It acts while the model trains; in eval mode nothing changes.
+
+    Args:
+        model: any `nn.Module`; it is not copied or wrapped, and its `state_dict` stays as it is.
+        policy: from `ad.load`, a space's `sample`, a study, or `ad.baseline`.
+        example: one input: a tensor, a tuple of positional or a dict of keyword arguments. One eval forward is traced on it.
+        rate: the drop rate; when left out, the one recorded with the policy.
+        depth: "linear" or "constant" over depth; when left out, linear for ConvNets and constant for Transformers.
+        stem: whether normalizations before a ConvNet's first residual block are sites too.
+        kind: "convnet" or "transformer", for a baseline that both have on a model that is both.
+
+    Raises:
+        ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy, or has a
+            policy attached already.
+    """
+    model = unwrap(model)
+    if any(KEY in module.__dict__ for module in model.modules()):
+        raise ValueError("this model has a policy attached already; call detach() on its attachment first")
+    rate = _choose_rate(policy, rate)
+    if depth not in (None, "linear", "constant"):
+        raise ValueError(f'depth must be "linear" or "constant", got {depth!r}')
+    finding = discover(model, example, kind=kind or _kind_of(policy), stem=stem)
+    rule_of = rules(policy, finding)
+    share_of = shares(finding, depth or ("linear" if finding.kind == "convnet" else "constant"))
+    bound = []
+    for number, site in enumerate(finding.sites):
+        rule, share = rule_of.get(site.name), share_of[site.name]
+        bound.append(BoundSite(site, rule, share, Drop(rule, rate * share, number) if rule is not None else None))
+    on = Attachment(model, policy, finding, bound, rate)
+    try:
+        for row in bound:
+            if row.drop is not None:
+                row.site.place.put(model, row.drop)
+    except BaseException:
+        remove_all(model)
+        raise
+    store(model)["attachment"] = on
+    watch(model)
+    forget_compiled()
+    return on
+
+
+def attached(model: nn.Module) -> Attachment | None:
+    """What is attached to a model, or to a deep copy of one, whose attachment is a copy too; None when nothing is."""
+    on: Attachment | None = unwrap(model).__dict__.get(KEY, {}).get("attachment")
+    return on
+
+
+def space(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> ConvSpace | TransformerSpace:
+    """The space of a model's policies: its groups, or its sites, found by tracing one eval forward on `example`."""
+    finding = discover(unwrap(model), example, kind=kind, stem=stem)
+    if finding.kind == "convnet":
+        return ConvSpace(groups=group_sizes(finding), resolution=_resolution(example))
+    return TransformerSpace(sites=tuple(dict.fromkeys(site.role for site in finding.sites)))
+
+
+def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> Finding:
+    """The sites of a model. Without a kind both are tried, and a model that is both must be told which is meant."""
+    if kind == "convnet":
+        return convnet.find(model, example, stem=stem)
+    if kind == "transformer":
+        return transformer.find(model, example)
+    if kind is not None:
+        raise ValueError(f'kind must be "convnet" or "transformer", got {kind!r}')
+    found: list[Finding] = []
+    problems: list[str] = []
+    for look in (lambda: convnet.find(model, example, stem=stem), lambda: transformer.find(model, example)):
+        try:
+            found.append(look())
+        except NoSites as problem:
+            problems.append(str(problem))
+    if len(found) > 1:
+        raise ValueError('this model has sites of a ConvNet and of a Transformer: say kind="convnet" or kind="transformer"')
+    if not found:
+        raise NoSites(" ".join(problems))
+    return found[0]
+
+
+def _kind_of(policy: Policy | Baseline) -> Kind | None:
+    if isinstance(policy, ConvPolicy | TransformerPolicy):
+        return policy.kind
+    if policy.convnet and policy.transformer:
+        return None
+    return "convnet" if policy.convnet else "transformer"
+
+
+def _choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
+    recorded = policy.provenance.rate if isinstance(policy, ConvPolicy | TransformerPolicy) and policy.provenance else None
+    chosen = recorded if rate is None else rate
+    if chosen is None:
+        raise ValueError("no rate was given, and the policy records none: pass rate=0.2, say")
+    _check_rate(chosen)
+    return chosen
+
+
+def _check_rate(rate: float) -> None:
+    if not isinstance(rate, int | float) or not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
+
+
+def _resolution(example: Any) -> tuple[int, int] | None:
+    """(height, width) of the images in an example: its first 4-D tensor."""
+    values = example.values() if isinstance(example, dict) else example if isinstance(example, tuple) else (example,)
+    for value in values:
+        if isinstance(value, Tensor) and value.dim() == 4:
+            return value.shape[2], value.shape[3]
+    return None

@@ -1,0 +1,167 @@
+"""Find the sites of a ConvNet by tracing one eval forward (paper, section "AutoDropout" and the appendix on ConvNets).
+
+    record.py          one forward as a graph
+    residual.py        its residual blocks: main branch and shortcut
+    normalizations.py  its normalizations, each with the place behind it
+    shortcuts.py       places on shortcuts that have no normalization
+    here               roles, stem, groups
+
+Departures from the paper:
+1. Identity shortcuts are sites too, under the token `residual`; the paper names shortcut branches and leaves open which.
+2. The stem is defined here: whatever runs before the first stage of blocks. A stage whose blocks happen to have no skip
+   (EfficientNet's first) belongs to the body.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from autodropout.attach.normalizations import NORMALIZATIONS, Normalization, find_normalizations
+from autodropout.attach.places import IdentityShortcut
+from autodropout.attach.record import Graph, record
+from autodropout.attach.residual import Residual, find_residuals
+from autodropout.attach.shortcuts import place_on_shortcut
+from autodropout.attach.sites import Finding, NoSites, Role, Site
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A site that has no group yet."""
+
+    turn: int  # the node by which it takes its turn in forward order
+    size: tuple[int, ...]  # (H, W) by which it is grouped; a shortcut's is that of the sum
+    site: Site
+
+
+def find(model: nn.Module, example: Any, stem: bool = False) -> Finding:
+    """The sites of a ConvNet, in forward order: after normalizations and on shortcuts.
+
+    Args:
+        model: any `nn.Module`; it is left as it is.
+        example: one input: a tensor, a tuple of positional or a dict of keyword arguments.
+        stem: whether normalizations before the first residual block are sites too.
+
+    Raises:
+        NoSites: the forward pass normalizes no 4-D tensor.
+    """
+    graph = record(model, example)
+    residuals, ambiguous = find_residuals(graph)
+    norms, unreached = find_normalizations(graph, model)
+    if not stem:
+        norms = _without_stem(norms, residuals, graph, model)
+    if not norms:
+        kinds = ", ".join(sorted({type(model.get_submodule(call.path)).__name__ for call in graph.calls}))
+        raise NoSites(
+            "no site of a ConvNet: looked for batch, instance or group normalizations with an output of shape (N, C, H, W), "
+            f"and saw modules of these types run: {kinds}."
+        )
+    shortcuts, unplaced = _shortcut_sites(graph, residuals, norms)
+    found = sorted(_normalization_sites(graph, residuals, norms) + shortcuts, key=lambda one: one.turn)
+    return Finding("convnet", _grouped(found), (*ambiguous, *unreached, *unplaced))
+
+
+def _without_stem(
+    norms: list[Normalization], residuals: list[Residual], graph: Graph, model: nn.Module
+) -> list[Normalization]:
+    """Without the normalizations that run before the first stage, unless a residual block holds them."""
+    if not residuals:
+        return norms
+    start = _first_stage(graph, model, residuals[0].call)
+    return [norm for norm in norms if norm.node >= start or any(_holds(residual, norm) for residual in residuals)]
+
+
+def _first_stage(graph: Graph, model: nn.Module, block: int) -> int:
+    """The first node of the stage that holds the first residual block.
+
+    From the block, step back over siblings of exactly its type that run right before it; where its container begins, go on in the
+    same way from the container. So blocks without a skip, and stages of such blocks, belong to the body:
+
+        stem: conv, norm, act, pool │ stage: block, block, ... │ stage: block, first residual block, block │ ...
+    """
+    start = graph.calls[block].first
+    path = graph.calls[block].path
+    while path and start > 0:
+        parent = path.rpartition(".")[0]
+        owner = graph.calls[graph.nodes[start - 1].call].path
+        sibling = _child(parent, owner)
+        if sibling is None:
+            if owner == parent:  # a function of the container itself comes between
+                return start
+            path = parent
+        elif _alike(model, path, sibling, containers=path != graph.calls[block].path):
+            start -= 1
+        else:
+            return start
+    return start
+
+
+def _child(parent: str, path: str) -> str | None:
+    """The child of `parent` that is, or holds, `path`."""
+    prefix = f"{parent}." if parent else ""
+    if not path.startswith(prefix) or path == parent:
+        return None
+    return prefix + path[len(prefix) :].partition(".")[0]
+
+
+def _alike(model: nn.Module, path: str, sibling: str, containers: bool) -> bool:
+    """Whether two siblings are blocks, or containers of blocks, of one type. A container of blocks normalizes in its blocks."""
+    module = model.get_submodule(sibling)
+    if type(module) is not type(model.get_submodule(path)):
+        return False
+    return not containers or not any(isinstance(child, NORMALIZATIONS) for child in module.children())
+
+
+def _holds(residual: Residual, norm: Normalization) -> bool:
+    return bool((residual.main | residual.shortcut) >> norm.node & 1)
+
+
+def _normalization_sites(graph: Graph, residuals: list[Residual], norms: list[Normalization]) -> list[_Found]:
+    """Of nested blocks the innermost, whose sum comes first, decides what a normalization is to its block."""
+    found = []
+    for norm in norms:
+        block = next((residual for residual in residuals if _holds(residual, norm)), None)
+        role = Role.SHORTCUT if block is not None and block.shortcut >> norm.node & 1 else Role.MAIN
+        size = norm.shape[2:] if role is Role.MAIN or block is None else graph.nodes[block.total].shape[2:]
+        path = None if block is None else graph.calls[block.call].path
+        found.append(_Found(norm.node, size, Site(norm.path, role, norm.shape, norm.place, block=path)))
+    for residual in residuals:
+        branch = [n for n, one in enumerate(found) if one.site.role == Role.MAIN and residual.main >> one.turn & 1]
+        if branch:
+            last = found[branch[-1]]
+            found[branch[-1]] = replace(last, site=replace(last.site, ends_block=True))
+    return found
+
+
+def _shortcut_sites(
+    graph: Graph, residuals: list[Residual], norms: list[Normalization]
+) -> tuple[list[_Found], list[str]]:
+    """Sites on the shortcuts that have no normalization, and those that cannot be reached."""
+    consumers = graph.consumers()
+    runs = Counter(call.path for call in graph.calls)
+    found: dict[str, _Found] = {}
+    unreached: list[str] = []
+    for residual in residuals:
+        if any(residual.shortcut >> norm.node & 1 for norm in norms):
+            continue
+        path = graph.calls[residual.call].path
+        place = place_on_shortcut(graph, residual, consumers, runs)
+        name = f"{path}:identity"
+        if isinstance(place, str):
+            unreached.append(f"{path or 'the model'}: the shortcut {place}")
+        elif name not in found:
+            masked = residual.join if isinstance(place, IdentityShortcut) else residual.shortcut_end
+            total = graph.nodes[residual.total]
+            site = Site(name, Role.IDENTITY, graph.nodes[masked].shape, place, block=path)
+            found[name] = _Found(residual.total, total.shape[2:], site)
+        elif found[name].site.place != place:  # not merely another run of the same block
+            unreached.append(f"{path or 'the model'}: has more than one shortcut; only its first is a site")
+    return list(found.values()), list(dict.fromkeys(unreached))
+
+
+def _grouped(found: list[_Found]) -> tuple[Site, ...]:
+    """Number the spatial sizes in the order in which the main branch comes to them."""
+    main = [one.size for one in found if one.site.role == Role.MAIN]
+    sizes = list(dict.fromkeys(main + [one.size for one in found]))
+    return tuple(replace(one.site, group=sizes.index(one.size) + 1) for one in found)

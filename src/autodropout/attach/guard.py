@@ -1,0 +1,49 @@
+"""What makes an attached policy impossible to lose in silence.
+
+1. `torch.compile` does not notice hooks that come or go after its first call: `forget_compiled` makes it start afresh.
+2. Converting to SyncBatchNorm, or any other surgery that replaces a module, drops the hooks on it: `watch` lets the model's
+   next training forward fail with an explanation.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from autodropout.attach.hooks import KEY, store
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module a user compiled, for the wrapper that `torch.compile` returned."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def forget_compiled() -> None:
+    """Drop what was compiled before the hooks changed. Costs a recompilation, of everything, once."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
+def watch(model: nn.Module) -> None:
+    """Let each training forward of `model` check that the modules with our drops are still in it."""
+    hosts = []
+    for name, module in model.named_modules():
+        if module is not model and KEY in module.__dict__:
+            parent, _, child = name.rpartition(".")
+            hosts.append((model.get_submodule(parent), child, module, name))
+    store(model)["hosts"] = tuple(hosts)
+    model.register_forward_pre_hook(on_forward)
+
+
+def on_forward(model: nn.Module, args: Any) -> None:
+    """Forward pre-hook of the model as a whole."""
+    if model.training:
+        for parent, child, module, name in model.__dict__[KEY]["hosts"]:
+            # Wrapped (by activation checkpointing, by FSDP) it is no longer its parent's child, but still in the model.
+            if parent._modules.get(child) is not module and all(module is not other for other in model.modules()):
+                raise RuntimeError(
+                    f"{name} was replaced after a policy was attached, and its drops went with it (does the model convert "
+                    "its normalizations, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
+                )

@@ -1,0 +1,56 @@
+"""Shortcuts without a normalization: where a drop can act on one, or why it cannot."""
+
+from collections import Counter
+
+from autodropout.attach.places import IdentityShortcut, ModuleOutput
+from autodropout.attach.record import Graph
+from autodropout.attach.residual import Residual
+
+
+def place_on_shortcut(
+    graph: Graph, residual: Residual, consumers: list[list[int]], runs: Counter[str]
+) -> ModuleOutput | IdentityShortcut | str:
+    """The place, or a reason. `consumers` and `runs` are the readers of each node and the number of runs of each module."""
+    last = _last_module(graph, residual, consumers, runs)
+    if last is not None:
+        return ModuleOutput(last)
+    if graph.nodes[residual.join].shape[2:] != graph.nodes[residual.total].shape[2:]:
+        return "changes the spatial size in a function, not in a module"
+    block = graph.calls[residual.call]
+    if block.arguments[:1] != (residual.join,):
+        return "begins inside the block, not at its first argument"
+    branch: dict[int, None] = {}  # runs, called from the block itself, by which the branch begins
+    kept: set[int | None] = set()  # runs by which the shortcut and the sum read the block's input
+    for reader in consumers[residual.join]:
+        if not block.first <= reader < block.end:
+            continue
+        child = graph.child(residual.call, graph.nodes[reader].call)
+        if reader == residual.total or residual.shortcut >> reader & 1:
+            kept.add(child)
+        elif child is None:
+            name = getattr(graph.nodes[reader].function, "__name__", "a function")
+            return f"the branch begins with a function ({name}), not with a module"
+        elif graph.calls[child].arguments[:1] != (residual.join,):
+            return f"{graph.calls[child].path} reads the block's input, but not as its first argument"
+        else:
+            branch[child] = None
+    if not kept.isdisjoint(branch):
+        return "branch and shortcut begin in one module"
+    entries = tuple(dict.fromkeys(graph.calls[child].path for child in branch))
+    return IdentityShortcut(block.path, entries, tuple(path for path in entries if runs[path] != runs[block.path]))
+
+
+def _last_module(graph: Graph, residual: Residual, consumers: list[list[int]], runs: Counter[str]) -> str | None:
+    """The module whose output is the shortcut as it is summed, and which does nothing else."""
+    if consumers[residual.shortcut_end] != [residual.total]:
+        return None
+    for index, call in enumerate(graph.calls):  # outermost first
+        if (
+            call.output == residual.shortcut_end
+            and index != residual.call
+            and graph.within(index, residual.call)
+            and all(residual.shortcut >> node & 1 for node in range(call.first, call.end))
+            and runs[call.path] == runs[graph.calls[residual.call].path]
+        ):
+            return call.path
+    return None

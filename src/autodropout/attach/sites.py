@@ -1,0 +1,57 @@
+"""What discovery finds in a model: sites, each with the place where a drop can be put.
+
+    model + example --record--> graph of one eval forward --discover--> Finding(sites, unreached) --bind--> drops at their places
+
+`convnet.py` and `transformer.py` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during training.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from torch import nn
+
+from autodropout.layers.drop import Drop
+
+
+class NoSites(ValueError):
+    """A model in which nothing was found to attach to; says what was looked for."""
+
+
+class Role(StrEnum):
+    """What a ConvNet site is to its residual block. (A Transformer site's role is its name in the space: `attention.query`.)"""
+
+    MAIN = "main"  # after a normalization of the main branch
+    SHORTCUT = "shortcut"  # after a normalization of a shortcut branch
+    IDENTITY = "identity"  # a shortcut branch that has no normalization
+
+
+class Place(Protocol):
+    """A way to let a drop act on one tensor of a model's forward pass. Holds module paths, never modules."""
+
+    def put(self, model: nn.Module, drop: Drop) -> None:
+        """Let `drop` act here while the model trains. Undone, with all others, by `hooks.remove_all`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Site:
+    """A named place in a model where a pattern is applied."""
+
+    name: str  # unique in the model; starts with the path of the module it belongs to
+    role: str  # a `Role`, or a site of the Transformer space
+    shape: tuple[int, ...]  # of the tensor masked, as traced: (N, C, H, W), (N, T, C) or (N, heads, T, C)
+    place: Place = field(repr=False)
+    group: int | None = None  # ConvNets: 1, 2, ... in forward order, one per spatial size
+    layer: int | None = None  # Transformers: 0, 1, ... in forward order
+    block: str | None = None  # ConvNets: path of the residual block it belongs to
+    ends_block: bool = False  # the last site of its residual branch before the sum (stochastic depth acts here)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All sites of a model, in forward order, and what looked like a site but cannot be reached, each with the reason."""
+
+    kind: str  # "convnet" or "transformer"
+    sites: tuple[Site, ...]
+    unreached: tuple[str, ...] = ()

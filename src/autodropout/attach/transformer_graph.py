@@ -1,0 +1,258 @@
+"""Record one eval forward of a Transformer: which tensor was made from which, by which function, inside which module call.
+
+The ConvNets' recording (`record.py`) asks only for the order of normalizations and sums. Attention asks for more: keyword
+arguments and tuples that modules pass around, functions that merely change a shape (to follow a head's channels back to the
+projection they come from), and calls of Hugging Face's attention interface, which are no module calls. Hence a graph of its own.
+
+    tensor 7 ──linear──> tensor 8 ──view──> tensor 9 ...     nodes, in the order they were made
+    └─ layer.0.attention.query ┘                              calls: arguments and outputs are nodes
+
+A function that returns its argument (dropout in eval mode) gives a node of its own here: in training it would be another tensor.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from autodropout.attach import interface
+from autodropout.attach.record import call, quiet
+
+Function = Callable[..., Any]
+
+ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
+SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
+ATTENTION = {F.scaled_dot_product_attention}
+CONTRACT = {  # products that sum over a channel or a token dimension
+    F.linear, torch.addmm, torch.baddbmm, torch.bmm, torch.einsum, torch.matmul, torch.mm,
+    Tensor.addmm, Tensor.baddbmm, Tensor.bmm, Tensor.matmul, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__,
+}  # fmt: skip
+RESHAPE = {  # functions that move elements and change none
+    torch.chunk, torch.flatten, torch.movedim, torch.permute, torch.reshape, torch.split, torch.squeeze, torch.swapaxes,
+    torch.transpose, torch.unbind, torch.unflatten, torch.unsqueeze, Tensor.chunk, Tensor.contiguous, Tensor.expand,
+    Tensor.flatten, Tensor.movedim, Tensor.permute, Tensor.reshape, Tensor.split, Tensor.squeeze, Tensor.swapaxes,
+    Tensor.transpose, Tensor.unbind, Tensor.unflatten, Tensor.unsqueeze, Tensor.view, Tensor.__getitem__,
+}  # fmt: skip
+IN_PLACE = {Tensor.add_, Tensor.mul_, Tensor.sub_, Tensor.div_, Tensor.__iadd__, Tensor.__imul__, Tensor.masked_fill_}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One tensor, as one function made it."""
+
+    function: Function | None  # None: an input of the model, or made by what no function mode sees
+    inputs: tuple[int, ...]
+    shape: tuple[int, ...]
+    call: int  # the innermost call it was made in
+    weighted: bool = False  # a product with a matrix that is no node: a linear layer, as a module or not
+    replay: Callable[[Tensor], Tensor] | None = None  # for `RESHAPE`: the same move on another tensor
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Where a module takes a tensor: by name and, when its signature has one, by position."""
+
+    position: int | None
+    name: str | None
+
+    def get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.name is not None and self.name in kwargs:
+            return kwargs[self.name]
+        return args[self.position] if self.position is not None and self.position < len(args) else None
+
+    def set(self, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.name is not None and self.name in kwargs:
+            return args, {**kwargs, self.name: value}
+        assert self.position is not None
+        return (*args[: self.position], value, *args[self.position + 1 :]), kwargs
+
+
+@dataclass
+class Call:
+    """One run of a module, or (with `attend` set) one call of the attention interface by the module around it."""
+
+    path: str
+    module: nn.Module
+    parent: int | None
+    arguments: dict[Argument, int]  # tensors of the graph that were passed directly
+    first: int  # nodes made during the call: range(first, end)
+    end: int = -1
+    outputs: dict[int | None, int] = field(default_factory=dict)  # None: the output itself; 0, 1, ...: an item of a tuple
+    attend: "interface.Attend | None" = None
+
+    def holds(self, node: int) -> bool:
+        return self.first <= node < self.end
+
+
+@dataclass
+class Graph:
+    """One forward pass. Nodes and calls stand in the order in which they began; `calls[0]` is the model itself."""
+
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    consumers: list[list[int]] = field(default_factory=list)  # for each node, the nodes made from it
+    ancestors: list[int] = field(default_factory=list)  # for each node, a bit per node it was made from, itself included
+
+    def close(self) -> None:
+        """Fill in what follows from the nodes."""
+        self.consumers = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            bits = 1 << number
+            for source in node.inputs:
+                bits |= self.ancestors[source]
+                self.consumers[source].append(number)
+            self.ancestors.append(bits)
+
+    def descends(self, node: int, source: int) -> bool:
+        """Whether `node` is `source` or was made, at any distance, from it."""
+        return bool(self.ancestors[node] >> source & 1)
+
+    def within(self, number: int, outer: int) -> bool:
+        """Whether call `number` is `outer` or was made, at any depth, from it."""
+        at: int | None = number
+        while at is not None and at > outer:
+            at = self.calls[at].parent
+        return at == outer
+
+    def around(self, node: int) -> Iterator[int]:
+        """The calls a node was made in, innermost first."""
+        at: int | None = self.nodes[node].call
+        while at is not None:
+            yield at
+            at = self.calls[at].parent
+
+
+def record(model: nn.Module, example: Any) -> Graph:
+    """The dataflow of one eval forward. The model, its statistics and the random states stay as they are."""
+    recorder = _Recorder(model)
+    with quiet(model), recorder.hooked(), interface.watched(recorder.attention), recorder:
+        for tensor in _tensors(example):
+            recorder.add(Node(None, (), tuple(tensor.shape), 0), tensor)
+        call(model, example)
+    recorder.graph.close()
+    return recorder.graph
+
+
+class _Recorder(TorchFunctionMode):
+    """Fills a graph while the model runs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self.paths = {module: path for path, module in model.named_modules()}
+        self.node_of = WeakTensorKeyDictionary()  # weak: a recording must not hold all activations at once
+        self.running: list[int] = []
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        handles = []
+        try:
+            for module in self.paths:
+                handles.append(module.register_forward_pre_hook(self.enter, with_kwargs=True))
+                handles.append(module.register_forward_hook(self.leave))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def add(self, node: Node, tensor: Tensor) -> None:
+        self.node_of[tensor] = len(self.graph.nodes)
+        self.graph.nodes.append(node)
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = list(_tensors((args, kwargs)))
+        inputs = tuple(dict.fromkeys(self.node_of[tensor] for tensor in given if tensor in self.node_of))
+        output = func(*args, **kwargs)
+        if isinstance(output, Tensor) and output in self.node_of and func not in IN_PLACE:
+            output = output.view_as(output)  # it returned its argument: a tensor of its own, for a node of its own
+        inside = self.running[-1] if self.running else 0
+        weighted = func in CONTRACT and any(tensor not in self.node_of and tensor.dim() == 2 for tensor in given)
+        for number, tensor in enumerate(_tensors(output)):
+            move = _Move(func, args, kwargs, number) if func in RESHAPE and len(inputs) == 1 else None
+            self.add(Node(func, inputs, tuple(tensor.shape), inside, weighted, move), tensor)
+        return output
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        arguments = {argument: self.node_of[value] for argument, value in _arguments(module, args, kwargs) if value in self.node_of}
+        self.open(Call(self.paths[module], module, None, arguments, first=len(self.graph.nodes)))
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        while self.graph.calls[self.running[-1]].module is not module:  # a call inside it raised, and the module went on
+            self.close(None)
+        known = set(self.graph.calls[self.running[-1]].arguments.values())
+        replaced = None
+        if isinstance(output, Tensor) and self.node_of.get(output) in known:
+            node = self.node_of[output]
+            with torch._C.DisableTorchFunction():
+                replaced = output.view_as(output)
+            self.add(Node(None, (node,), tuple(output.shape), self.running[-1]), replaced)
+            output = replaced
+        self.close(output)
+        return replaced
+
+    def open(self, started: Call) -> None:
+        started.parent = self.running[-1] if self.running else None
+        self.running.append(len(self.graph.calls))
+        self.graph.calls.append(started)
+
+    def close(self, output: Any) -> None:
+        ended = self.graph.calls[self.running.pop()]
+        ended.end = len(self.graph.nodes)
+        items = dict(enumerate(output)) if isinstance(output, tuple) else {None: output}
+        ended.outputs = {
+            item: self.node_of[value] for item, value in items.items() if isinstance(value, Tensor) and value in self.node_of
+        }
+
+    @contextmanager
+    def attention(self, module: nn.Module, attend: "interface.Attend", tensors: tuple[Tensor, ...]) -> Iterator[list[Any]]:
+        """Around one call of the attention interface. The block puts what it returned into the list it is given."""
+        arguments = {Argument(at, None): self.node_of[tensor] for at, tensor in enumerate(tensors) if tensor in self.node_of}
+        self.open(Call(self.paths.get(module, ""), module, None, arguments, first=len(self.graph.nodes), attend=attend))
+        returned: list[Any] = []
+        yield returned
+        self.close(returned[0])
+
+
+class _Move:
+    """One recorded call of a reshaping function, to be repeated on another tensor of the same shape."""
+
+    def __init__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], item: int) -> None:
+        self.function, self.kwargs, self.item = function, {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}, item
+        self.args = tuple(arg for arg in args if not isinstance(arg, Tensor))
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return list(_tensors(self.function(tensor, *self.args, **self.kwargs)))[self.item]
+
+
+def _arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Argument, Tensor]]:
+    """The tensors passed to a module, each with both ways its signature allows to pass it."""
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in plain]
+    for position, value in enumerate(args):
+        if isinstance(value, Tensor):
+            yield Argument(position, names[position] if position < len(names) else None), value
+    for name, value in kwargs.items():
+        if isinstance(value, Tensor):
+            yield Argument(names.index(name) if name in names else None, name), value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)

@@ -1,0 +1,73 @@
+"""Mask, rescale: `h * m * Size(m) / Sum(m)` (paper, equation 1), and the object that does it at one site of a model.
+
+A *rule* says which mask to draw for a tensor: our patterns and the peers are rules (`layers/rules.py`). A *drop* is a rule at a
+rate. `Drop` is for models somebody else wrote: it is no `nn.Module`, so that attaching it leaves `state_dict`,
+`named_modules` and `export` alone. `DropLayer` is the same thing as a module, for models of one's own.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from autodropout.patterns.draws import fresh_seed
+
+
+class Rule(Protocol):
+    """How one site's mask is drawn and applied. Frozen and hashable; all randomness comes from the seed."""
+
+    def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
+        """`h` under a fresh mask, rescaled; same shape, dtype and memory format."""
+        ...
+
+
+def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
+    """`h * mask * Size / Sum`, zeros where nothing is kept. `kept` counts cells of `h`, not of a broadcast mask.
+
+    The count is an integer and the scale float32 whatever `h.dtype`: in float16 a sum over a map overflows.
+    `where` rather than a product: only the boolean mask is held for backward, and a dropped inf or NaN is gone.
+    """
+    scale = h.numel() / kept.clamp(min=1).to(torch.float32)
+    return torch.where(mask, h, 0).mul_(scale)
+
+
+class Drop:
+    """A rule at a rate, at one numbered site."""
+
+    def __init__(self, rule: Rule, rate: float, site: int) -> None:
+        self.rule = rule
+        self.site = site
+        self.rate = torch.zeros((), dtype=torch.float32)
+        self.active = False
+        self.set_rate(rate)
+
+    def set_rate(self, rate: float) -> None:
+        """In place, so that compiled code and captured CUDA graphs see it; only a change from or to zero recompiles."""
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"rate must lie in [0, 1], got {rate}")
+        self.rate.fill_(rate)
+        self.active = rate > 0.0
+
+    def __call__(self, h: Tensor) -> Tensor:
+        if not self.active or h.numel() == 0:
+            return h
+        if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
+            self.rate = self.rate.to(h.device)
+        return self.rule(h, self.rate, fresh_seed(h.device, self.site))
+
+
+class DropLayer(nn.Module):
+    """`Drop` as a module, for models of one's own: `DropLayer(DropBlock(7), rate=0.1)` after a normalization."""
+
+    def __init__(self, rule: Rule, rate: float, site: int = 0) -> None:
+        super().__init__()
+        self.drop = Drop(rule, rate, site)
+
+    def set_rate(self, rate: float) -> None:
+        self.drop.set_rate(rate)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.drop(h) if self.training else h
+
+    def extra_repr(self) -> str:
+        return f"{self.drop.rule}, rate={self.drop.rate.item():.3g}"

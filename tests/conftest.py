@@ -1,0 +1,13 @@
+"""Shared by all tests: two threads at most, and a fixed seed before each test."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(2)
