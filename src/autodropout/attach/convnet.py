@@ -4,12 +4,13 @@
     residual.py        its residual blocks: main branch and shortcut
     normalizations.py  its normalizations, each with the place behind it
     shortcuts.py       places on shortcuts that have no normalization
-    here               roles, stem, groups
+    stem.py            what runs before the first stage of blocks
+    here               roles and groups
 
 Departures from the paper:
-1. Identity shortcuts are sites too, under the token `residual`; the paper names shortcut branches and leaves open which.
-2. The stem is defined here: whatever runs before the first stage of blocks. A stage whose blocks happen to have no skip
-   (EfficientNet's first) belongs to the body.
+1. Identity shortcuts are sites too, under the token `residual`; the paper speaks of shortcut branches, not of which.
+2. The paper does not speak of the stem; we leave it alone unless asked. A stage whose blocks happen to have no skip, as
+   EfficientNet's first, is no stem.
 """
 
 from collections import Counter
@@ -18,12 +19,13 @@ from typing import Any
 
 from torch import nn
 
-from autodropout.attach.normalizations import NORMALIZATIONS, Normalization, find_normalizations
+from autodropout.attach.normalizations import Normalization, find_normalizations
 from autodropout.attach.places import IdentityShortcut
 from autodropout.attach.record import Graph, record
 from autodropout.attach.residual import Residual, find_residuals
 from autodropout.attach.shortcuts import place_on_shortcut
 from autodropout.attach.sites import Finding, NoSites, Role, Site
+from autodropout.attach.stem import first_stage
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def find(model: nn.Module, example: Any, stem: bool = False) -> Finding:
     if not norms:
         kinds = ", ".join(sorted({type(model.get_submodule(call.path)).__name__ for call in graph.calls}))
         raise NoSites(
-            "no site of a ConvNet: looked for batch, instance or group normalizations with an output of shape (N, C, H, W), "
-            f"and saw modules of these types run: {kinds}."
+            "no site of a ConvNet: looked for batch, instance or group normalizations with an output of shape "
+            f"(N, C, H, W), and saw modules of these types run: {kinds}."
         )
     shortcuts, unplaced = _shortcut_sites(graph, residuals, norms)
     found = sorted(_normalization_sites(graph, residuals, norms) + shortcuts, key=lambda one: one.turn)
@@ -68,49 +70,8 @@ def _without_stem(
     """Without the normalizations that run before the first stage, unless a residual block holds them."""
     if not residuals:
         return norms
-    start = _first_stage(graph, model, residuals[0].call)
+    start = first_stage(graph, model, graph.calls[residuals[0].call].path)
     return [norm for norm in norms if norm.node >= start or any(_holds(residual, norm) for residual in residuals)]
-
-
-def _first_stage(graph: Graph, model: nn.Module, block: int) -> int:
-    """The first node of the stage that holds the first residual block.
-
-    From the block, step back over siblings of exactly its type that run right before it; where its container begins, go on in the
-    same way from the container. So blocks without a skip, and stages of such blocks, belong to the body:
-
-        stem: conv, norm, act, pool │ stage: block, block, ... │ stage: block, first residual block, block │ ...
-    """
-    start = graph.calls[block].first
-    path = graph.calls[block].path
-    while path and start > 0:
-        parent = path.rpartition(".")[0]
-        owner = graph.calls[graph.nodes[start - 1].call].path
-        sibling = _child(parent, owner)
-        if sibling is None:
-            if owner == parent:  # a function of the container itself comes between
-                return start
-            path = parent
-        elif _alike(model, path, sibling, containers=path != graph.calls[block].path):
-            start -= 1
-        else:
-            return start
-    return start
-
-
-def _child(parent: str, path: str) -> str | None:
-    """The child of `parent` that is, or holds, `path`."""
-    prefix = f"{parent}." if parent else ""
-    if not path.startswith(prefix) or path == parent:
-        return None
-    return prefix + path[len(prefix) :].partition(".")[0]
-
-
-def _alike(model: nn.Module, path: str, sibling: str, containers: bool) -> bool:
-    """Whether two siblings are blocks, or containers of blocks, of one type. A container of blocks normalizes in its blocks."""
-    module = model.get_submodule(sibling)
-    if type(module) is not type(model.get_submodule(path)):
-        return False
-    return not containers or not any(isinstance(child, NORMALIZATIONS) for child in module.children())
 
 
 def _holds(residual: Residual, norm: Normalization) -> bool:

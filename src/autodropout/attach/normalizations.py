@@ -1,7 +1,7 @@
 """The normalizations a forward pass runs on feature maps, each with the place right behind it.
 
-Most are followed by nothing of their own: the place is the module's output. Some carry their activation (timm's fuse the two); the
-place is then the input of the child they call on the normalized tensor, between normalization and activation.
+Most only normalize: the place is the module's output. Some carry their activation (timm's fuse the two): the place is
+then the input of the child they call on the normalized tensor, between normalization and activation.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ NORMALIZATIONS = (_NormBase, nn.GroupNorm)  # batch (synchronized too) and insta
 NORMALIZING: frozenset[Function] = frozenset(
     {F.batch_norm, F.instance_norm, F.group_norm, torch.batch_norm, torch.instance_norm, torch.group_norm}
 )
-HARMLESS: frozenset[Function | None] = frozenset(  # what may follow without being an activation; None: a module handed it through
+HARMLESS: frozenset[Function | None] = frozenset(  # may follow: no activation. None: a module handed its input through
     {None, Tensor.to, Tensor.type, Tensor.type_as, Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.contiguous}
 )
 PRODUCTS: frozenset[Function] = frozenset({torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__imul__})
@@ -51,7 +51,7 @@ def find_normalizations(graph: Graph, model: nn.Module) -> tuple[list[Normalizat
             continue
         place = _behind(graph, index, node, runs)
         if place is None:
-            unreached.append(f"{call.path}: runs its activation itself, with no module between normalization and activation")
+            unreached.append(f"{call.path}: applies its activation itself, with no module between the two")
         else:
             found[call.path] = Normalization(call.path, node, shape, place)
     return sorted(found.values(), key=lambda norm: norm.node), list(dict.fromkeys(unreached))
@@ -75,7 +75,7 @@ def _nothing_happens(graph: Graph, call: Call, node: int) -> bool:
 
 
 def _gated(graph: Graph) -> int:
-    """The set of nodes in gates: what a broadcast product multiplies feature maps with, as in squeeze-and-excitation."""
+    """The set of nodes in gates: what a product broadcasts over feature maps, as squeeze-and-excitation does."""
     upstream = ancestors(graph)
     found = 0
     for node in graph.nodes:

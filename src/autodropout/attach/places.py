@@ -1,12 +1,13 @@
 """Where a drop can act in a ConvNet: on a module's output, on a child's input, on an identity shortcut.
 
-An identity shortcut `branch(x) + x` is no module's input or output alone: the branch reads the same tensor. So the block is handed
+The identity shortcut of `branch(x) + x` is no module's input or output alone: the branch reads the same tensor. So
+the block is handed another one, and the branch gets the original back:
 
-    drop(x), with x itself as an attribute of that tensor  ->  the block  -- module by which the branch begins: gets x back
-                                                                          -- the sum: adds drop(x)
+    x ──> drop(x), carrying x ──> block ──> the first module of the branch: puts x back in its place
+                                        └─> the sum: adds drop(x)
 
-The original travels on the tensor, not on the block, because under activation checkpointing a compiled block runs again without
-its first run's attributes.
+The original travels on the tensor, not on the block: under activation checkpointing a compiled block runs again
+without the attributes of its first run.
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class IdentityShortcut:
             slots = store(entry)
             if "originals" not in slots:
                 slots["originals"] = {}
-                # Before all other hooks: where a branch begins with a block of its own, that one must drop what it gets back.
+                # Before all other hooks: a branch may begin with a block of its own, which must drop what it gets back.
                 entry.register_forward_pre_hook(hand_original, prepend=True)
             slots["originals"][drop.site] = None if path in self.shared else drop
 
@@ -69,28 +70,28 @@ def hand_dropped(module: nn.Module, args: Any) -> Any:
         return None
     x = args[0]
     drop: Drop = module.__dict__[KEY]["shortcut"]
-    dropped = drop(x)
+    dropped: Any = drop(x)
     if dropped is x:
         return None
     dropped._autodropout_original = x
-    dropped._autodropout_site = drop.site  # which block's: one that adds in place hands its tensor, tags and all, to the next
+    dropped._autodropout_site = drop.site  # a block that adds in place hands its tensor, tags and all, to the next one
     return (dropped, *args[1:])
 
 
 def hand_original(module: nn.Module, args: Any) -> Any:
     """Forward pre-hook of a branch's first module: the block's input as it was before `hand_dropped`.
 
-    A tensor without its original would silently train on dropped inputs: tags are lost in a checkpoint inside the block when it
-    is reentrant or nested in another, and never set where `block.forward` is called directly.
+    Without it the branch would silently train on dropped inputs, so its absence is an error: it is lost in a checkpoint
+    inside the block that is reentrant or nested in another, and never set where `block.forward` is called directly.
     """
     x = args[0]
     originals: dict[int, Drop | None] = module.__dict__[KEY]["originals"]
     if getattr(x, "_autodropout_site", None) in originals:
         if not x.requires_grad or torch.is_grad_enabled():
             return (x._autodropout_original, *args[1:])
-    elif not module.training or x.numel() == 0 or not any(drop is not None and drop.active for drop in originals.values()):
+    elif not (module.training and x.numel() and any(drop is not None and drop.active for drop in originals.values())):
         return None
     raise RuntimeError(
-        f"{type(module).__name__}, the first module of a residual branch, did not get its block's input: checkpoint whole blocks "
-        "rather than their parts (or pass use_reentrant=False), and call block(x) rather than block.forward(x)"
+        f"{type(module).__name__}, the first module of a residual branch, did not get its block's input: checkpoint "
+        "whole blocks, not parts of them (or pass use_reentrant=False), and call block(x), not block.forward(x)"
     )

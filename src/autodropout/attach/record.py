@@ -1,19 +1,19 @@
 """Watch one eval forward of a model without leaving a trace on it.
 
-`record` gives the dataflow as a small graph. A node is a tensor some torch function made; an edge, that it was made from another.
-A call is one run of a module, with the nodes made during it:
+`record` gives the dataflow as a small graph. A node is a tensor that some torch function made; an edge says that it
+was made from another. A call is one run of a module, with the nodes made during it:
 
     x ──> conv ──> batch_norm ──> relu ──┐           nodes, numbered in the order they were made
     └──────────────────────────────────> add
     └── layer1.0.conv1 ┘                             calls, each a range of nodes
     └── layer1.0 ─────────────────────────┘
 
-An operation in place makes a new node for the same tensor. A module that returns its input (`nn.Identity`, dropout in eval mode)
-gets a node of its own, and so does one whose operations cannot be seen (TorchScript, `autograd.Function`).
+An operation in place makes a new node for the same tensor. A module that returns its input (`nn.Identity`, dropout in
+eval mode) gets a node of its own, and so does one whose operations cannot be seen (TorchScript, `autograd.Function`).
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,14 +30,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 def quiet(model: nn.Module) -> Iterator[None]:
     """Eval mode, no gradients, nothing compiled; afterwards training flags and random states are what they were.
 
-    Flags are set one by one: a model's own `train()` may have side effects, and its parts may differ (frozen batch statistics).
+    Flags are set one by one: a model's own `train()` may have side effects, and its parts may differ (frozen statistics).
     """
     lazy = next((name for name, parameter in model.named_parameters() if is_lazy(parameter)), None)
     if lazy is not None:
         raise ValueError(f"parameter {lazy!r} has no shape yet: run the model once before looking for its sites")
     flags = [(module, module.training) for module in model.modules()]
     cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if "torch._dynamo" in sys.modules:  # a model compiled before must run its Python, or nobody sees its operations
@@ -69,7 +69,7 @@ def call(model: nn.Module, example: Any) -> Any:
 class Node:
     """One tensor, as one function made it."""
 
-    function: Callable[..., Any] | None  # None: an input of the model, or what a module gave back without a function we saw
+    function: Callable[..., Any] | None  # None: an input of the model, or what a module returned unseen
     inputs: tuple[int, ...]  # the nodes it was made from; parameters and constants have none
     shape: tuple[int, ...]
     call: int  # the innermost call it was made in
@@ -137,7 +137,8 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.graph = Graph()
         self.paths = {module: path for path, module in model.named_modules()}
-        self.node_of = WeakTensorKeyDictionary()  # weak: a recording must not hold all activations at once
+        # Weak: a recording must not hold all activations at once.
+        self.node_of: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         self.running: list[int] = []
 
     @contextmanager
@@ -189,7 +190,7 @@ class _Recorder(TorchFunctionMode):
             inputs = self.nodes_of((args, kwargs))
             if node is not None and node < run.first:  # made before the call: the module handed it through
                 with torch._C.DisableTorchFunction():
-                    replaced = output.view_as(output)  # another tensor, so that whoever reads it reads this module's node
+                    replaced = output.view_as(output)  # another tensor: whoever reads it reads this module's node
                 self.add(None, (node,), replaced)
             elif node is None and inputs:
                 self.add(None, inputs, output)

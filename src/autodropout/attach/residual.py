@@ -3,8 +3,8 @@
     join ──> main: conv, batch_norm, relu, conv, batch_norm ──┐
       └────> shortcut: nothing, a pooling, or conv, batch_norm ─> total
 
-A sum of two 4-D tensors of one shape that come from a common tensor, the join, ends a block; the branch with fewer convolutions
-since the join is the shortcut. The block is the nearest module run that holds both branches and the sum.
+A sum of two 4-D tensors of one shape that come from a common tensor, the join, ends a block; the branch with fewer
+convolutions since the join is the shortcut. The block is the nearest module run that holds both branches and the sum.
 
 Sets of nodes are integers used as bit sets: bit `n` stands for node `n`.
 """
@@ -127,7 +127,7 @@ def _nearest_call(graph: Graph, total: int, branches: int) -> int:
 
 
 def _origin(graph: Graph, node: int) -> int:
-    """The node that modules which hand their input through, such as stochastic depth in eval mode, hand through here."""
+    """The node behind modules that hand their input through, as stochastic depth does in eval mode."""
     while graph.nodes[node].function is None and graph.nodes[node].inputs:
         node = graph.nodes[node].inputs[0]
     return node

@@ -10,7 +10,14 @@ from autodropout.attach.residual import Residual
 def place_on_shortcut(
     graph: Graph, residual: Residual, consumers: list[list[int]], runs: Counter[str]
 ) -> ModuleOutput | IdentityShortcut | str:
-    """The place, or a reason. `consumers` and `runs` are the readers of each node and the number of runs of each module."""
+    """The place, or the reason why there is none: the end of a sentence that begins with "the shortcut".
+
+    Args:
+        graph: one forward pass.
+        residual: one of its blocks.
+        consumers: for each node, the nodes made from it.
+        runs: how often each module runs.
+    """
     last = _last_module(graph, residual, consumers, runs)
     if last is not None:
         return ModuleOutput(last)
@@ -29,13 +36,13 @@ def place_on_shortcut(
             kept.add(child)
         elif child is None:
             name = getattr(graph.nodes[reader].function, "__name__", "a function")
-            return f"the branch begins with a function ({name}), not with a module"
+            return f"shares its input with a branch that begins with a function ({name}), not with a module"
         elif graph.calls[child].arguments[:1] != (residual.join,):
-            return f"{graph.calls[child].path} reads the block's input, but not as its first argument"
+            return f"shares its input with {graph.calls[child].path}, which does not take it as its first argument"
         else:
             branch[child] = None
     if not kept.isdisjoint(branch):
-        return "branch and shortcut begin in one module"
+        return "begins in the same module as the branch"
     entries = tuple(dict.fromkeys(graph.calls[child].path for child in branch))
     return IdentityShortcut(block.path, entries, tuple(path for path in entries if runs[path] != runs[block.path]))
 

@@ -24,6 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from autodropout.attach import interface
 from autodropout.attach.record import call, quiet
+from autodropout.attach.transformer_hooks import Argument, Item
 
 Function = Callable[..., Any]
 
@@ -40,6 +41,8 @@ RESHAPE = {  # functions that move elements and change none
     Tensor.flatten, Tensor.movedim, Tensor.permute, Tensor.reshape, Tensor.split, Tensor.squeeze, Tensor.swapaxes,
     Tensor.transpose, Tensor.unbind, Tensor.unflatten, Tensor.unsqueeze, Tensor.view, Tensor.__getitem__,
 }  # fmt: skip
+KEEP = {F.dropout, torch.dropout, Tensor.clone, Tensor.contiguous, Tensor.float, Tensor.to, Tensor.type}  # in eval mode
+SCALE = {torch.div, torch.mul, Tensor.div, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__}
 IN_PLACE = {Tensor.add_, Tensor.mul_, Tensor.sub_, Tensor.div_, Tensor.__iadd__, Tensor.__imul__, Tensor.masked_fill_}
 
 
@@ -48,30 +51,11 @@ class Node:
     """One tensor, as one function made it."""
 
     function: Function | None  # None: an input of the model, or made by what no function mode sees
-    inputs: tuple[int, ...]
+    inputs: tuple[int, ...]  # in the order they were passed; parameters and constants given directly are no nodes
     shape: tuple[int, ...]
     call: int  # the innermost call it was made in
     weighted: bool = False  # a product with a matrix that is no node: a linear layer, as a module or not
     replay: Callable[[Tensor], Tensor] | None = None  # for `RESHAPE`: the same move on another tensor
-
-
-@dataclass(frozen=True)
-class Argument:
-    """Where a module takes a tensor: by name and, when its signature has one, by position."""
-
-    position: int | None
-    name: str | None
-
-    def get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.name is not None and self.name in kwargs:
-            return kwargs[self.name]
-        return args[self.position] if self.position is not None and self.position < len(args) else None
-
-    def set(self, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self.name is not None and self.name in kwargs:
-            return args, {**kwargs, self.name: value}
-        assert self.position is not None
-        return (*args[: self.position], value, *args[self.position + 1 :]), kwargs
 
 
 @dataclass
@@ -84,8 +68,8 @@ class Call:
     arguments: dict[Argument, int]  # tensors of the graph that were passed directly
     first: int  # nodes made during the call: range(first, end)
     end: int = -1
-    outputs: dict[int | None, int] = field(default_factory=dict)  # None: the output itself; 0, 1, ...: an item of a tuple
-    attend: "interface.Attend | None" = None
+    outputs: dict[Item, int] = field(default_factory=dict)
+    attend: interface.Attend | None = None
 
     def holds(self, node: int) -> bool:
         return self.first <= node < self.end
@@ -105,7 +89,7 @@ class Graph:
         self.consumers = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             bits = 1 << number
-            for source in node.inputs:
+            for source in dict.fromkeys(node.inputs):
                 bits |= self.ancestors[source]
                 self.consumers[source].append(number)
             self.ancestors.append(bits)
@@ -148,6 +132,7 @@ class _Recorder(TorchFunctionMode):
         self.graph = Graph()
         self.paths = {module: path for path, module in model.named_modules()}
         self.node_of = WeakTensorKeyDictionary()  # weak: a recording must not hold all activations at once
+        self.constant: set[int] = set()  # nodes made of parameters and constants alone
         self.running: list[int] = []
 
     @contextmanager
@@ -166,17 +151,22 @@ class _Recorder(TorchFunctionMode):
         self.node_of[tensor] = len(self.graph.nodes)
         self.graph.nodes.append(node)
 
+    def is_constant(self, tensor: Tensor) -> bool:
+        return tensor not in self.node_of or self.node_of[tensor] in self.constant
+
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         given = list(_tensors((args, kwargs)))
-        inputs = tuple(dict.fromkeys(self.node_of[tensor] for tensor in given if tensor in self.node_of))
+        inputs = tuple(self.node_of[tensor] for tensor in given if tensor in self.node_of)
         output = func(*args, **kwargs)
         if isinstance(output, Tensor) and output in self.node_of and func not in IN_PLACE:
             output = output.view_as(output)  # it returned its argument: a tensor of its own, for a node of its own
         inside = self.running[-1] if self.running else 0
-        weighted = func in CONTRACT and any(tensor not in self.node_of and tensor.dim() == 2 for tensor in given)
+        weighted = func in CONTRACT and any(tensor.dim() == 2 and self.is_constant(tensor) for tensor in given)
+        if not inputs or all(node in self.constant for node in inputs):
+            self.constant.update(range(len(self.graph.nodes), len(self.graph.nodes) + sum(1 for _ in _tensors(output))))
         for number, tensor in enumerate(_tensors(output)):
             move = _Move(func, args, kwargs, number) if func in RESHAPE and len(inputs) == 1 else None
             self.add(Node(func, inputs, tuple(tensor.shape), inside, weighted, move), tensor)
@@ -213,14 +203,16 @@ class _Recorder(TorchFunctionMode):
             item: self.node_of[value] for item, value in items.items() if isinstance(value, Tensor) and value in self.node_of
         }
 
-    @contextmanager
-    def attention(self, module: nn.Module, attend: "interface.Attend", tensors: tuple[Tensor, ...]) -> Iterator[list[Any]]:
-        """Around one call of the attention interface. The block puts what it returned into the list it is given."""
+    def attention(
+        self, module: nn.Module, tensors: tuple[Tensor, ...], run: Callable[[], tuple[Any, interface.Attend]]
+    ) -> Any:
+        """One call of the attention interface."""
         arguments = {Argument(at, None): self.node_of[tensor] for at, tensor in enumerate(tensors) if tensor in self.node_of}
-        self.open(Call(self.paths.get(module, ""), module, None, arguments, first=len(self.graph.nodes), attend=attend))
-        returned: list[Any] = []
-        yield returned
-        self.close(returned[0])
+        self.open(Call(self.paths.get(module, ""), module, None, arguments, first=len(self.graph.nodes)))
+        started = self.graph.calls[-1]
+        output, started.attend = run()
+        self.close(output)
+        return output
 
 
 class _Move:

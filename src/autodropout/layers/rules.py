@@ -120,7 +120,7 @@ class DropBlock:
         mask = F.max_pool2d(spread, (rows, columns), stride=1) == 0  # (N, C, H, W)
         if _is_channels_last(h):
             mask = mask.contiguous(memory_format=torch.channels_last)
-        return rescale(h, mask, mask.sum())
+        return rescale(h, mask, mask.count_nonzero())
 
 
 @torch.library.custom_op("autodropout::block_density", mutates_args=())  # keeps the table out of compiled graphs

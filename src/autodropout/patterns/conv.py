@@ -85,11 +85,11 @@ def _conv_mask(
         for units in hit.nonzero().flatten().split(max(1, _CHUNK // max(1, h * w))):
             cells = covered(tiling, draws[units, 1:], h, w)  # (hit units, H, W)
             mask[units // mask.shape[1], units % mask.shape[1]] = ~cells
-            dropped += cells.sum()
+            dropped += cells.count_nonzero()
     else:  # a host that waits for the number of hits would stall the device, and break CUDA graphs
         cells = covered(tiling, draws[:, 1:], h, w) & hit[:, None, None]
         mask.copy_(~cells.view(mask.shape))
-        dropped = cells.sum()
+        dropped = cells.count_nonzero()
     return mask, n * c * h * w - dropped * (c if share_c else 1)
 
 

@@ -1,0 +1,170 @@
+"""Sites inside the attention of Hugging Face models that use its attention interface.
+
+Such a module looks up, by the name in its `config`, a function that gets query, key and value per head, after rotary embedding
+and cache: so caches hold clean keys. We register one function of ours. While a policy is attached, an attention
+module with drops holds a shallow copy of its config that names it. The model's own config is left alone: masks are still made
+for the implementation the model was built with, and saving a model saves what it was.
+
+transformers is imported by the user or not at all.
+"""
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from autodropout.attach.attention import CONTEXT, KEY_, PROBABILITIES, QUERY, VALUE, attend, dropped
+from autodropout.attach.hooks import KEY, store, undo
+from autodropout.layers.drop import Drop
+
+NAME = "autodropout"
+SLOT = "interface"
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Attend:
+    """The function an attention module used, and whether `attend` computes the same."""
+
+    function: Function
+    implementation: str
+    explained: bool
+
+
+@dataclass
+class Interface:
+    """What an attention module with drops keeps beside them."""
+
+    config: Any  # the module's own
+    attend: Attend
+    drops: dict[str, Drop] = field(default_factory=dict)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _register()  # a pickled model may wake up in a process that never attached anything
+
+
+def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    """What an attached module's attention interface calls: the function it would have called, with drops around."""
+    here: Interface = module.__dict__[KEY][SLOT]
+    if here.config._attn_implementation != here.attend.implementation:
+        raise RuntimeError(
+            f"the attention implementation became {here.config._attn_implementation!r} while a policy was attached: "
+            "detach, set it, and attach again"
+        )
+    if not module.training:
+        return here.attend.function(module, query, key, value, mask, **options)
+    drops = here.drops
+    query, key, value = dropped(drops, QUERY, query), dropped(drops, KEY_, key), dropped(drops, VALUE, value)
+    if PROBABILITIES in drops and drops[PROBABILITIES].active:
+        context, weights = explicit(here.attend.implementation, module, query, key, value, mask, options, drops[PROBABILITIES])
+        context = context.transpose(1, 2)  # (N, T, heads, D)
+    else:
+        context, weights = here.attend.function(module, query, key, value, mask, **options)
+    if CONTEXT in drops:
+        context = drops[CONTEXT](context.transpose(1, 2)).transpose(1, 2)
+    return context.contiguous(), weights if here.attend.implementation == "eager" else None
+
+
+def explicit(
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+    drop: Drop | None,
+) -> tuple[Tensor, Tensor]:
+    """Attention step by step, from what the interface passes: (N, heads, T, D) and the probabilities."""
+    scale = options.get("scaling")
+    bias = options.get("position_bias")
+    length, sources = query.shape[2], key.shape[2]
+    if implementation != "eager" and mask is None and length > 1:
+        causal = options.get("is_causal")
+        if causal if causal is not None else getattr(module, "is_causal", True):
+            mask = torch.ones(length, sources, dtype=torch.bool, device=query.device).tril()
+    if bias is not None and mask is not None:
+        bias = torch.where(mask, bias, -torch.inf) if mask.dtype == torch.bool else bias + mask
+    combined = mask if bias is None else bias
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return attend(query, key, value, combined, scale, options.get("dropout", 0.0), drop)
+
+
+@contextmanager
+def watched(called: Callable[[nn.Module, tuple[Tensor, ...], Callable[[], tuple[Any, Attend]]], Any]) -> Iterator[None]:
+    """Show every call of the attention interface to `called`, which runs it."""
+    library = sys.modules.get("transformers")
+    found = getattr(library, "AttentionInterface", None) if library is not None else None
+    original = getattr(found, "get_interface", None)
+    if original is None:
+        yield
+        return
+
+    def get_interface(self: Any, implementation: str, default: Function) -> Function:
+        function = original(self, implementation, default)
+
+        def attended(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+            def run() -> tuple[Any, Attend]:
+                result = function(module, query, key, value, mask, **options)
+                return result, Attend(function, implementation, _explained(implementation, module, query, key, value, mask, options, result))
+
+            return called(module, (query, key, value), run)
+
+        return attended
+
+    found.get_interface = get_interface
+    try:
+        yield
+    finally:
+        found.get_interface = original
+
+
+def _explained(
+    implementation: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any], result: Any
+) -> bool:
+    """Whether `explicit` gives what the implementation gave: soft caps, sinks and the like are seen by their effect."""
+    if mask is not None and mask.dim() != 4:
+        return False
+    with torch._C.DisableTorchFunction():
+        mine = explicit(implementation, module, query, key, value, mask, options, None)[0].transpose(1, 2)
+        return mine.shape == result[0].shape and torch.allclose(mine.float(), result[0].float(), rtol=1e-2, atol=1e-3)
+
+
+def _register() -> None:
+    import transformers
+
+    transformers.AttentionInterface.register(NAME, attention)
+
+
+@dataclass(frozen=True)
+class InInterface:
+    """A site inside the attention of a module that uses the attention interface."""
+
+    path: str
+    role: str
+    attend: Attend
+
+    def put(self, model: nn.Module, drop: Drop) -> None:
+        module = model.get_submodule(self.path)
+        slots = store(module)
+        if SLOT not in slots:
+            _register()
+            slots[SLOT] = Interface(module.config, self.attend)
+            config = copy.copy(module.config)
+            config._attn_implementation_internal = NAME
+            module.config = config
+        slots[SLOT].drops[self.role] = drop
+
+
+@undo
+def take_off_interface(module: nn.Module) -> None:
+    here = module.__dict__[KEY].get(SLOT)
+    if here is not None:
+        module.config = here.config

@@ -1,0 +1,274 @@
+"""Read attentions, residual sums and feed-forwards out of a recorded graph.
+
+- A linear layer is a module whose output is the product of its input with a matrix of its own.
+- An attention is a call of `nn.MultiheadAttention`, of Hugging Face's attention interface, of `scaled_dot_product_attention`, or a
+  softmax of a product that is multiplied by a third tensor. Its output projection is the first linear layer after it.
+- A residual sum adds two tensors of one shape, one of which (the skip input) the other (the branch) was made from, by way of a
+  product. Without the product GELU's `x + 0.04 x^3` would be one.
+- A feed-forward is what else is linear in a branch: one layer, or two of one input (gate and up), then one more.
+
+A part belongs to the first sum that closes around it: that leaves long skips over whole blocks to nobody.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import nn
+
+from autodropout.attach.transformer_graph import ADD, ATTENTION, CONTRACT, KEEP, RESHAPE, SCALE, SOFTMAX, Graph
+from autodropout.attach.transformer_hooks import Argument, Item
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One run of a linear layer."""
+
+    call: int
+    argument: Argument
+    input: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention. Nodes are those that enter and leave its core."""
+
+    call: int  # the module it belongs to; for the interface, the pseudo-call
+    result: int
+    query: int | None = None
+    key: int | None = None  # may have its last two dimensions transposed
+    value: int | None = None
+    softmax: int | None = None  # its node, where the core is written out
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One residual sum."""
+
+    sum: int
+    skip: int  # the node every user of the skip input shares
+    taker: int  # made from `skip`: the sum, or a cast before it
+    branch: int
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    firsts: tuple[Linear, ...]
+    last: Linear
+
+
+@dataclass
+class Branch:
+    """One residual sum and what its branch holds; or an attention that no sum follows."""
+
+    residual: Residual | None
+    attentions: list[Attention] = field(default_factory=list)
+    feedforward: FeedForward | None = None
+    refused: str | None = None  # why the rest of the branch is no feed-forward, when it looks like one
+
+
+class Parts:
+    """The parts of one graph."""
+
+    def __init__(self, graph: Graph, closed: frozenset[int]) -> None:
+        """`closed`: calls whose inside is known by type and not looked into."""
+        self.graph = graph
+        self.closed = closed
+
+    def is_open(self, node: int) -> bool:
+        return not any(call in self.closed for call in self.graph.around(node))
+
+    @cached_property
+    def linears(self) -> list[Linear]:
+        found: dict[int, Linear] = {}
+        parents = {call.parent for call in self.graph.calls}
+        for node in self.graph.nodes:
+            if not node.weighted or node.call in parents or node.call in found or node.call in self.closed:
+                continue
+            call = self.graph.calls[node.call]
+            output = call.outputs.get(None)
+            argument = next(iter(call.arguments), None)
+            if output is not None and argument is not None and self.graph.descends(output, call.arguments[argument]):
+                found[node.call] = Linear(node.call, argument, call.arguments[argument], output)
+        plain = [linear for linear in found.values() if self.is_open(linear.output)]
+        return self._merged(plain)
+
+    def _merged(self, plain: list[Linear]) -> list[Linear]:
+        """A module that is linear as a whole and holds several linear layers (a low-rank adapter) counts as one."""
+        outer: dict[int, Linear] = {}
+        for linear in plain:
+            best = linear
+            for number in self.graph.around(linear.output):
+                call = self.graph.calls[number]
+                argument = next(iter(call.arguments), None)
+                if number == linear.call or None not in call.outputs or argument is None or len(call.arguments) != 1:
+                    continue
+                inside = [other for other in plain if call.holds(other.output)]
+                if len(inside) < 2 or not self._is_linear(call.first, call.end):
+                    break
+                best = Linear(number, argument, call.arguments[argument], call.outputs[None])
+            outer.setdefault(best.call, best)
+        return sorted(outer.values(), key=lambda linear: linear.output)
+
+    def _is_linear(self, first: int, end: int) -> bool:
+        """Whether nodes are sums, moves, scalings by constants and products with matrices."""
+        return all(
+            node.weighted
+            or node.function is None
+            or node.function in ADD | RESHAPE | KEEP
+            or (node.function in SCALE and len(node.inputs) == 1)
+            for node in self.graph.nodes[first:end]
+        )
+
+    @cached_property
+    def attentions(self) -> list[Attention]:
+        graph = self.graph
+        found = []
+        for number, call in enumerate(graph.calls):
+            if any(graph.within(number, outer) for outer in self.closed):
+                continue
+            if call.attend is not None and 0 in call.outputs:
+                nodes = [call.arguments.get(Argument(at, None)) for at in range(3)]
+                found.append(Attention(number, call.outputs[0], *nodes))
+            elif isinstance(call.module, nn.MultiheadAttention) and 0 in call.outputs:
+                found.append(Attention(number, call.outputs[0]))
+        known = [attention.call for attention in found]
+        for number, node in enumerate(graph.nodes):
+            if not self.is_open(number) or any(outer in known for outer in graph.around(number)):
+                continue
+            if node.function in ATTENTION and len(node.inputs) >= 3:
+                found.append(Attention(node.call, number, *node.inputs[:3]))
+            elif node.function in SOFTMAX:
+                found += self._written_out(number)
+        return sorted(found, key=lambda attention: attention.result)
+
+    def _written_out(self, softmax: int) -> Iterator[Attention]:
+        """softmax(... q k ...) v, where functions in between keep the shape."""
+        graph = self.graph
+        product = next((at for at in self.keeping_shape_back(softmax) if graph.nodes[at].function in CONTRACT), None)
+        if product is None or graph.nodes[product].weighted or len(graph.nodes[product].inputs) < 2:
+            return
+        query, key = graph.nodes[product].inputs[-2:]
+        for at in self._keeping_shape(softmax):
+            for user in graph.consumers[at]:
+                operands = graph.nodes[user].inputs[-2:]
+                if graph.nodes[user].function in CONTRACT and not graph.nodes[user].weighted and len(set(operands)) == 2:
+                    value = next(operand for operand in operands if operand != at)
+                    yield Attention(self.owner(softmax), user, query, key, value, softmax)
+                    return
+
+    def owner(self, node: int) -> int:
+        """The innermost call around a node that runs more than this one function (a softmax module is not an attention)."""
+        return next(call for call in self.graph.around(node) if self.graph.calls[call].end - self.graph.calls[call].first > 2)
+
+    def keeping_shape_back(self, node: int) -> Iterator[int]:
+        """From a node back through functions that keep its shape, itself first, by their first such input."""
+        at: int | None = node
+        while at is not None:
+            yield at
+            here = self.graph.nodes[at]
+            if here.function in CONTRACT:
+                return
+            at = next((source for source in here.inputs if self.graph.nodes[source].shape == here.shape), None)
+
+    def _keeping_shape(self, node: int) -> Iterator[int]:
+        """From a node on through functions that keep its shape, itself first."""
+        waiting = [node]
+        while waiting:
+            at = waiting.pop(0)
+            yield at
+            here = self.graph.nodes[at]
+            waiting += [
+                user
+                for user in self.graph.consumers[at]
+                if self.graph.nodes[user].shape == here.shape and self.graph.nodes[user].function not in CONTRACT
+            ]
+
+    def modules_keeping_shape(self, start: int, end: int) -> list[tuple[int, Item]]:
+        """Calls that return a node on the way from `start` to `end` along functions that keep the shape, in order."""
+        way = {node for node in self._keeping_shape(start) if self.graph.descends(end, node)}
+        return [
+            (number, item)
+            for number, call in enumerate(self.graph.calls)
+            for item, node in call.outputs.items()
+            if node in way and call.end <= end and call.attend is None
+        ]
+
+    @cached_property
+    def residuals(self) -> list[Residual]:
+        graph = self.graph
+        products = 0
+        for number, node in enumerate(graph.nodes):
+            if node.weighted or any(attention.result == number for attention in self.attentions):
+                products |= 1 << number
+        found = []
+        for number, node in enumerate(graph.nodes):
+            if node.function not in ADD or len(node.inputs) != 2 or not self.is_open(number):
+                continue
+            if any(graph.nodes[source].shape != node.shape for source in node.inputs):
+                continue
+            for skip, branch in (node.inputs, node.inputs[::-1]):
+                taker, root = number, skip
+                while not graph.descends(branch, root) and len(graph.nodes[root].inputs) == 1:
+                    if graph.nodes[graph.nodes[root].inputs[0]].shape != node.shape or graph.nodes[root].weighted:
+                        break
+                    taker, root = root, graph.nodes[root].inputs[0]
+                between = graph.ancestors[branch] & ~graph.ancestors[root]
+                if graph.descends(branch, root) and between & products:
+                    found.append(Residual(number, root, taker, branch))
+                    break
+        return found
+
+    def closing(self, node: int) -> Residual | None:
+        """The first sum whose branch a node is in."""
+        graph = self.graph
+        return next((r for r in self.residuals if graph.descends(r.branch, node) and graph.descends(node, r.skip)), None)
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """In forward order."""
+        found = {residual: Branch(residual) for residual in self.residuals}
+        alone = []
+        for attention in self.attentions:
+            residual = self.closing(attention.result)
+            if residual is None:
+                alone.append(Branch(None, [attention]))
+            else:
+                found[residual].attentions.append(attention)
+        members: dict[Residual, list[Linear]] = {residual: [] for residual in self.residuals}
+        for linear in self.linears:
+            residual = self.closing(linear.output)
+            if residual is not None and self.graph.descends(linear.input, residual.skip):
+                members[residual].append(linear)
+        for residual, branch in found.items():
+            self._fill(branch, members[residual])
+        return [branch for branch in (*found.values(), *alone) if branch.attentions or branch.feedforward or branch.refused]
+
+    def _fill(self, branch: Branch, linears: list[Linear]) -> None:
+        """Find the feed-forward among the linear layers of a branch."""
+        graph = self.graph
+        results = [attention.result for attention in branch.attentions]
+        rest = [
+            linear
+            for linear in linears
+            if not any(graph.descends(r, linear.output) or graph.descends(linear.input, r) for r in results)
+        ]
+        if not rest or (branch.attentions and len(rest) < 2):
+            return
+        firsts = [a for a in rest if not any(graph.descends(a.input, b.output) for b in rest)]
+        lasts = [a for a in rest if not any(graph.descends(b.input, a.output) for b in rest)]
+        if len(lasts) != 1 or len(firsts) + 1 != len(rest) or lasts[0] in firsts:
+            branch.refused = f"{len(rest)} linear layers that are not one feed-forward of two steps"
+        elif len({first.input for first in firsts}) > 1:
+            branch.refused = "the first linear layers have different inputs"
+        else:
+            branch.feedforward = FeedForward(tuple(firsts), lasts[0])
+
+    def output_projection(self, attention: Attention) -> Linear | None:
+        """The first linear layer after an attention, before the sum."""
+        residual = self.closing(attention.result)
+        for linear in self.linears:
+            if self.graph.descends(linear.input, attention.result):
+                return linear if residual is None or self.graph.descends(residual.branch, linear.output) else None
+        return None
