@@ -161,12 +161,15 @@ class InMultihead:
         put_forward(model.get_submodule(self.path), SLOT, multihead)[self.role] = drop
 
 
+def is_stock(module: nn.MultiheadAttention) -> bool:
+    """Whether a module runs its class's own code."""
+    return type(module).forward is nn.MultiheadAttention.forward and FORWARD not in module.__dict__
+
+
 def why_not(module: nn.MultiheadAttention) -> str | None:
     """Why the parts of this attention are out of reach, if they are."""
-    if type(module).forward is not nn.MultiheadAttention.forward or FORWARD in module.__dict__:
+    if not is_stock(module):
         return "a subclass of nn.MultiheadAttention with a forward of its own"
     if module.bias_k is not None or module.bias_v is not None:
-        return "nn.MultiheadAttention with add_bias_kv=True appends a learned key and value"
-    if module.add_zero_attn:
-        return "nn.MultiheadAttention with add_zero_attn=True appends a zero key and value"
-    return None
+        return "add_bias_kv=True appends a learned key and value"
+    return "add_zero_attn=True appends a zero key and value" if module.add_zero_attn else None

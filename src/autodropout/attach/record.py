@@ -20,7 +20,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -30,7 +34,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 def quiet(model: nn.Module) -> Iterator[None]:
     """Eval mode, no gradients, nothing compiled; afterwards training flags and random states are what they were.
 
-    Flags are set one by one: a model's own `train()` may have side effects, and its parts may differ (frozen statistics).
+    Flags are set one by one: a model's own `train()` may have side effects, and its parts may differ (frozen norms).
     """
     lazy = next((name for name, parameter in model.named_parameters() if is_lazy(parameter)), None)
     if lazy is not None:
@@ -150,6 +154,8 @@ class _Recorder(TorchFunctionMode):
         finally:
             for hook in hooks:
                 hook.remove()
+                # torch forgets this flag, and then warns at every compiled call that there are global hooks.
+                _global_forward_hooks_with_kwargs.pop(hook.id, None)
 
     def add(self, function: Callable[..., Any] | None, inputs: tuple[int, ...], tensor: Tensor) -> None:
         self.node_of[tensor] = len(self.graph.nodes)

@@ -1,5 +1,7 @@
 """Choose how the skip input of one residual sum is reached: swap, carry or stash (`transformer_hooks.py` says what they do)."""
 
+from dataclasses import dataclass
+
 from autodropout.attach.layouts import Layout
 from autodropout.attach.sites import Place
 from autodropout.attach.transformer_graph import Graph
@@ -7,29 +9,38 @@ from autodropout.attach.transformer_hooks import Argument, Carry, Hop, Item, Set
 from autodropout.attach.transformer_parts import Residual
 
 
-def place(graph: Graph, residual: Residual, layout: Layout) -> Place | None:
+@dataclass(frozen=True)
+class Reached:
+    """A place, and the calls in which its modules act on their own account: no other call of these modules may."""
+
+    place: Place
+    calls: tuple[int, ...]
+
+
+def reach(graph: Graph, residual: Residual, layout: Layout) -> Reached | None:
     """The best place for a drop on this skip input; None when there is none."""
     return _swap(graph, residual, layout) or _carry(graph, residual, layout) or _set_aside(graph, residual, layout)
 
 
-def _swap(graph: Graph, residual: Residual, layout: Layout) -> Swap | None:
+def _swap(graph: Graph, residual: Residual, layout: Layout) -> Reached | None:
     skip = residual.skip
     for number in graph.around(residual.sum):
         call = graph.calls[number]
         argument = next((a for a, node in call.arguments.items() if node == skip), None)
         if argument is not None and call.attend is None:
             branch = _restorers(graph, residual, call.first, call.end)
-            if branch is not None and skip not in call.outputs.values():
-                return Swap(call.path, argument, branch, layout)
-            return None
-    maker = _maker(graph, skip, residual.sum)
+            if branch is None or skip in call.outputs.values():
+                return None
+            return Reached(Swap(call.path, argument, branch, layout), (number,))
+    maker = _maker(graph, skip, -1, residual.sum)
     if maker is None:
         return None
     number, item = maker
     branch = _restorers(graph, residual, graph.calls[number].end, len(graph.nodes))
-    if branch is None or any(skip in call.outputs.values() for at, call in enumerate(graph.calls) if not graph.within(at, number)):
+    handed_on = (call for at, call in enumerate(graph.calls) if not graph.within(at, number))
+    if branch is None or any(skip in call.outputs.values() for call in handed_on):
         return None
-    return Swap(graph.calls[number].path, item, branch, layout)
+    return Reached(Swap(graph.calls[number].path, item, branch, layout), (number,))
 
 
 def _restorers(graph: Graph, residual: Residual, first: int, end: int) -> tuple[str, ...] | None:
@@ -41,53 +52,52 @@ def _restorers(graph: Graph, residual: Residual, first: int, end: int) -> tuple[
     for user in graph.consumers[residual.skip]:
         if user == residual.taker or not first <= user < end:
             continue
-        holders = [
-            graph.calls[number]
-            for number in graph.around(user)
-            if residual.skip in graph.calls[number].arguments.values() and graph.calls[number].attend is None
-        ]
-        outside = [call for call in holders if call.first >= first and not call.holds(residual.sum)]
-        if not outside:
+        given = (graph.calls[n] for n in graph.around(user) if residual.skip in graph.calls[n].arguments.values())
+        holders = [c for c in given if c.attend is None and c.first >= first and not c.holds(residual.sum)]
+        if not holders:
             return None
-        paths.append(outside[-1].path)
+        paths.append(holders[-1].path)
     return tuple(dict.fromkeys(paths))
 
 
-def _maker(graph: Graph, node: int, before: int) -> tuple[int, Item] | None:
-    """The outermost call that returned this node, and was over before node `before` was made."""
+def _maker(graph: Graph, node: int, after: int, before: int) -> tuple[int, Item] | None:
+    """The outermost call that returned this node, begun after node `after` and over before node `before`."""
     for number, call in enumerate(graph.calls):
-        item = next((item for item, output in call.outputs.items() if output == node), "none")
-        if not isinstance(item, str) and call.attend is None and call.end <= before and call.holds(node):
-            return number, item
+        if call.attend is None and after < call.first <= node < call.end <= before:
+            for item, output in call.outputs.items():
+                if output == node:
+                    return number, item
     return None
 
 
-def _carry(graph: Graph, residual: Residual, layout: Layout) -> Carry | None:
+def _carry(graph: Graph, residual: Residual, layout: Layout) -> Reached | None:
     """Walk back from the branch's end to the skip input, from a module's output to its argument."""
     hops: list[Hop] = []
-    node = residual.branch
+    node, number = residual.branch, -1
     while node != residual.skip:
-        maker = _maker(graph, node, residual.sum)
+        maker = _maker(graph, node, residual.skip, residual.sum)
         if maker is None:
             return None
-        call = graph.calls[maker[0]]
+        number, item = maker
+        call = graph.calls[number]
         argument = next((a for a, given in call.arguments.items() if graph.descends(given, residual.skip)), None)
         if argument is None:
             return None
-        hops.append(Hop(call.path, argument, maker[1]))
+        hops.append(Hop(call.path, argument, item))
         node = call.arguments[argument]
-    return Carry(tuple(reversed(hops)), layout)
+    return Reached(Carry(tuple(reversed(hops)), layout), (number,))
 
 
-def _set_aside(graph: Graph, residual: Residual, layout: Layout) -> SetAside | None:
-    end = _maker(graph, residual.branch, residual.sum) or _holder(graph, residual)
-    if end is None:
-        return None
+def _set_aside(graph: Graph, residual: Residual, layout: Layout) -> Reached | None:
     begin = _reader(graph, residual)
-    return SetAside(*begin, graph.calls[end[0]].path, end[1], layout) if begin is not None else None
+    end = _maker(graph, residual.branch, residual.skip, residual.sum) or _returner(graph, residual)
+    if begin is None or end is None:
+        return None
+    place = SetAside(graph.calls[begin[0]].path, begin[1], graph.calls[end[0]].path, end[1], layout)
+    return Reached(place, (begin[0], end[0]))
 
 
-def _holder(graph: Graph, residual: Residual) -> tuple[int, Item] | None:
+def _returner(graph: Graph, residual: Residual) -> tuple[int, Item] | None:
     """The innermost call that returns the sum."""
     for number in graph.around(residual.sum):
         for item, node in graph.calls[number].outputs.items():
@@ -96,10 +106,10 @@ def _holder(graph: Graph, residual: Residual) -> tuple[int, Item] | None:
     return None
 
 
-def _reader(graph: Graph, residual: Residual) -> tuple[str, Argument] | None:
-    """The first call that is given the skip input on its way to the branch's end."""
-    for call in graph.calls:
+def _reader(graph: Graph, residual: Residual) -> tuple[int, Argument] | None:
+    """The first call that is given the skip input and is over before the sum."""
+    for number, call in enumerate(graph.calls):
         for argument, node in call.arguments.items():
-            if node == residual.skip and not call.holds(residual.sum) and call.end <= residual.sum and call.attend is None:
-                return call.path, argument
+            if node == residual.skip < call.first and call.end <= residual.sum and call.attend is None:
+                return number, argument
     return None

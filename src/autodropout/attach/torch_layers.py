@@ -29,6 +29,7 @@ def is_stock(module: nn.Module) -> bool:
         if isinstance(module, kind):
             return (
                 FORWARD not in module.__dict__
+                and isinstance(module.self_attn, nn.MultiheadAttention)
                 and type(module).forward is kind.forward
                 and type(module)._ff_block is kind._ff_block
             )

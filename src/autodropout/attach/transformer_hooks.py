@@ -86,6 +86,10 @@ class Host:
     unstashes: list[tuple[Item, Stash]] = field(default_factory=list)
     swaps_output: list[tuple[Item, Mask]] = field(default_factory=list)
 
+    def follows(self, argument: Argument) -> bool:
+        """Whether a change that arrives with this argument is for this module, and not for one around it."""
+        return any(argument == other for other, _ in self.carries) or any(argument == other for other, _ in self.lands)
+
 
 def host(module: nn.Module) -> Host:
     """This module's host, with its two hooks; made when missing."""
@@ -122,7 +126,7 @@ def enter(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] 
     for argument, mask in here.inputs:
         x = argument.get(args, kwargs)
         masked = mask(x)
-        if masked is not x and getattr(x, CHANGE, None) is not None:
+        if masked is not x and here.follows(argument) and getattr(x, CHANGE, None) is not None:
             _hand_on(x, masked)
         args, kwargs = argument.set(args, kwargs, masked)
     return args, kwargs

@@ -50,6 +50,7 @@ class Residual:
     skip: int  # the node every user of the skip input shares
     taker: int  # made from `skip`: the sum, or a cast before it
     branch: int
+    joint: bool = False  # a second branch is added to an earlier sum: the skip input is the earlier one's
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Parts:
     def _written_out(self, softmax: int) -> Iterator[Attention]:
         """softmax(... q k ...) v, where functions in between keep the shape."""
         graph = self.graph
-        product = next((at for at in self.keeping_shape_back(softmax) if graph.nodes[at].function in CONTRACT), None)
+        product = next((at for at in self._back(softmax) if graph.nodes[at].function in CONTRACT), None)
         if product is None or graph.nodes[product].weighted or len(graph.nodes[product].inputs) < 2:
             return
         query, key = graph.nodes[product].inputs[-2:]
@@ -162,15 +163,16 @@ class Parts:
         """The innermost call around a node that runs more than this one function (a softmax module is not an attention)."""
         return next(call for call in self.graph.around(node) if self.graph.calls[call].end - self.graph.calls[call].first > 2)
 
-    def keeping_shape_back(self, node: int) -> Iterator[int]:
-        """From a node back through functions that keep its shape, itself first, by their first such input."""
+    def _back(self, node: int) -> Iterator[int]:
+        """From a node back through moves and functions that keep the shape, itself first, by their first such input."""
         at: int | None = node
         while at is not None:
             yield at
             here = self.graph.nodes[at]
             if here.function in CONTRACT:
                 return
-            at = next((source for source in here.inputs if self.graph.nodes[source].shape == here.shape), None)
+            keep = (source for source in here.inputs if here.replay is not None or self.graph.nodes[source].shape == here.shape)
+            at = next(keep, None)
 
     def _keeping_shape(self, node: int) -> Iterator[int]:
         """From a node on through functions that keep its shape, itself first."""
@@ -202,23 +204,31 @@ class Parts:
         for number, node in enumerate(graph.nodes):
             if node.weighted or any(attention.result == number for attention in self.attentions):
                 products |= 1 << number
-        found = []
+        found: dict[int, Residual] = {}
         for number, node in enumerate(graph.nodes):
             if node.function not in ADD or len(node.inputs) != 2 or not self.is_open(number):
                 continue
             if any(graph.nodes[source].shape != node.shape for source in node.inputs):
                 continue
             for skip, branch in (node.inputs, node.inputs[::-1]):
-                taker, root = number, skip
-                while not graph.descends(branch, root) and len(graph.nodes[root].inputs) == 1:
-                    if graph.nodes[graph.nodes[root].inputs[0]].shape != node.shape or graph.nodes[root].weighted:
-                        break
-                    taker, root = root, graph.nodes[root].inputs[0]
-                between = graph.ancestors[branch] & ~graph.ancestors[root]
-                if graph.descends(branch, root) and between & products:
-                    found.append(Residual(number, root, taker, branch))
+                residual = self._residual(number, skip, branch, found.get(skip))
+                if residual is not None and graph.ancestors[branch] & ~graph.ancestors[residual.skip] & products:
+                    found[number] = residual
                     break
-        return found
+        return list(found.values())
+
+    def _residual(self, number: int, skip: int, branch: int, earlier: Residual | None) -> Residual | None:
+        graph = self.graph
+        if earlier is not None and not graph.descends(branch, skip):
+            joined = graph.descends(branch, earlier.skip)
+            return Residual(number, earlier.skip, earlier.taker, branch, joint=True) if joined else None
+        taker, root = number, skip
+        while not graph.descends(branch, root):  # a cast, say, between the skip input and the sum
+            node = graph.nodes[root]
+            if len(node.inputs) != 1 or node.weighted or graph.nodes[node.inputs[0]].shape != node.shape:
+                return None
+            taker, root = root, node.inputs[0]
+        return Residual(number, root, taker, branch)
 
     def closing(self, node: int) -> Residual | None:
         """The first sum whose branch a node is in."""

@@ -1,0 +1,184 @@
+"""Which site gets what, and every way in which attaching is refused."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torchvision.models import resnet18, resnet50
+
+import autodropout as ad
+from autodropout.layers import DropBlock, Dropout, StochasticDepth
+
+IMAGE = torch.randn(1, 3, 160, 160)
+TRANSFORMER = ad.TransformerSpace().sample(seed=0)
+
+
+@pytest.fixture(scope="module")
+def four_groups() -> ad.ConvSpace:
+    return ad.space(resnet18(), IMAGE)
+
+
+def policy_of(space: ad.ConvSpace, *groups: tuple[int, bool]) -> ad.ConvPolicy:
+    """One (size, residual) per group."""
+    return space.decode(tuple(index for size, residual in groups for index in (size, 0, 0, 0, int(residual), 0, 0, 0)))
+
+
+def test_the_space_of_resnet50_has_the_papers_four_groups() -> None:
+    space = ad.space(resnet50(), torch.randn(1, 3, 224, 224))
+    assert space.groups == ((56, 56), (28, 28), (14, 14), (7, 7))
+    assert space.resolution == (224, 224)
+    assert space.count == 2_764_800**4
+    assert ad.space(resnet50(), torch.randn(1, 3, 224, 224), stem=True).groups[0] == (112, 112)
+
+
+def test_groups_and_residual_decide_where_patterns_go(four_groups: ad.ConvSpace) -> None:
+    on = ad.attach(resnet18(), policy_of(four_groups, (1, False), (0, True), (2, True), (0, False)), rate=0.2, example=IMAGE)
+    for row in on.sites:
+        if row.group == 1:
+            assert (row.rule is not None) == (row.role == "main")
+        else:
+            assert (row.rule is not None) == (row.group == 3)
+
+
+def test_rates_are_linear_over_the_main_branch(four_groups: ad.ConvSpace) -> None:
+    on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.32, example=IMAGE)
+    main = [row for row in on.sites if row.role == "main"]
+    assert len(main) == 16
+    assert [row.rate for row in main] == pytest.approx([0.02 * k for k in range(1, 17)])
+    last = {row.site.block: row.rate for row in main}
+    shortcuts = [row for row in on.sites if row.role != "main"]
+    assert [row.role for row in shortcuts] == ["identity"] * 2 + ["shortcut", "identity"] * 3
+    assert all(row.rate == last[row.site.block] for row in shortcuts)
+    on.set_rate(0.16)
+    assert main[-1].rate == pytest.approx(0.16)
+    assert main[0].rate == pytest.approx(0.01)
+
+
+def test_constant_over_depth_on_request(four_groups: ad.ConvSpace) -> None:
+    on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE, depth="constant")
+    assert [row.rate for row in on.sites] == pytest.approx([0.3] * len(on.sites))
+
+
+def test_a_policy_follows_the_models_resolution(four_groups: ad.ConvSpace) -> None:
+    """Searched at 160, put on a model fed with 320: rectangles and gaps in cells double."""
+    on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=torch.randn(1, 3, 320, 320))
+    tiling = on.sites[0].rule.tiling(*on.sites[0].shape[2:])
+    assert on.sites[0].shape[2:] == (80, 80)
+    assert (tiling.size, tiling.stride) == ((16, 16), (2, 2))
+
+
+def test_a_recorded_rate_is_the_default(four_groups: ad.ConvSpace) -> None:
+    policy = four_groups.decode((1, 0, 0, 0, 0, 0, 0, 0) * 4, ad.Provenance(rate=0.25))
+    assert ad.attach(resnet18(), policy, example=IMAGE).rate == 0.25
+    assert ad.attach(resnet18(), policy, rate=0.5, example=IMAGE).rate == 0.5
+
+
+class TestBaselines:
+    def test_dropblock(self) -> None:
+        on = ad.attach(resnet18(), ad.baseline("dropblock", block=3, groups=(3, 4)), rate=0.1, example=IMAGE)
+        assert {row.rule for row in on.sites if row.group in (1, 2)} == {None}
+        assert all((row.rule == DropBlock(3)) == (row.role == "main") for row in on.sites if row.group in (3, 4))
+
+    def test_stochastic_depth_goes_to_the_end_of_each_branch(self) -> None:
+        on = ad.attach(resnet18(), ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
+        assert [row.name for row in on.sites if row.rule] == [f"layer{i}.{j}.bn2" for i in (1, 2, 3, 4) for j in (0, 1)]
+        assert {row.rule for row in on.sites} == {None, StochasticDepth()}
+
+    def test_on_a_transformer(self) -> None:
+        model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        on = ad.attach(model, ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 9, 16))
+        roles = [row.role for row in on.sites if row.rule == Dropout()]
+        assert roles == ["attention.probabilities", "attention.output", "feedforward.hidden", "feedforward.output"]
+
+
+class TestRefused:
+    def test_a_policy_for_another_kind_of_model(self, four_groups: ad.ConvSpace) -> None:
+        with pytest.raises(ad.NoSites, match="no site of a Transformer"):
+            ad.attach(resnet18(), TRANSFORMER, rate=0.1, example=IMAGE)
+        encoder = nn.TransformerEncoderLayer(16, 2, 32)
+        with pytest.raises(ad.NoSites, match="normalization"):
+            ad.attach(encoder, four_groups.sample(seed=0), rate=0.1, example=torch.randn(9, 2, 16))
+
+    def test_another_number_of_groups(self, four_groups: ad.ConvSpace) -> None:
+        with pytest.raises(ValueError, match=r"4 groups \(searched at 40x40.*the model has 5 \(80x80"):
+            ad.attach(resnet18(), four_groups.sample(seed=0), rate=0.1, example=IMAGE, stem=True)
+
+    def test_a_site_the_model_lacks(self) -> None:
+        attention = Attention()
+        policy = ad.TransformerSpace(sites=("attention.query", "feedforward.hidden")).decode((1, 0, 0, 0, 1, 0, 0, 0))
+        with pytest.raises(ValueError, match=r"asks for feedforward\.hidden, which this model lacks; found: attention"):
+            ad.attach(attention, policy, rate=0.1, example=torch.randn(2, 9, 16))
+        idle = ad.TransformerSpace(sites=("attention.query", "feedforward.hidden")).decode((1, 0, 0, 0, 0, 0, 0, 0))
+        ad.attach(attention, idle, rate=0.1, example=torch.randn(2, 9, 16)).detach()
+
+    def test_a_model_with_no_site(self) -> None:
+        with pytest.raises(ad.NoSites):
+            ad.attach(nn.Linear(3, 3), ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 3))
+
+    def test_a_baseline_that_has_nowhere_to_go(self) -> None:
+        with pytest.raises(ad.NoSites, match="Transformer"):
+            ad.attach(resnet18(), ad.baseline("word_dropout"), rate=0.1, example=IMAGE)
+        plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        with pytest.raises(ValueError, match="'stochastic_depth' goes to branch end, which this model lacks; found: main"):
+            ad.attach(plain, ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
+
+    @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan"), "0.3"])
+    def test_rates(self, rate: object, four_groups: ad.ConvSpace) -> None:
+        with pytest.raises(ValueError, match="rate must be a number in"):
+            ad.attach(resnet18(), four_groups.sample(seed=0), rate=rate, example=IMAGE)
+
+    def test_no_rate_at_all(self, four_groups: ad.ConvSpace) -> None:
+        with pytest.raises(ValueError, match="no rate was given"):
+            ad.attach(resnet18(), four_groups.sample(seed=0), example=IMAGE)
+
+    def test_depth_and_kind(self, four_groups: ad.ConvSpace) -> None:
+        with pytest.raises(ValueError, match="got 'quadratic'"):
+            ad.attach(resnet18(), four_groups.sample(seed=0), rate=0.1, example=IMAGE, depth="quadratic")
+        with pytest.raises(ValueError, match="got 'rnn'"):
+            ad.space(resnet18(), IMAGE, kind="rnn")
+
+    def test_a_refusal_leaves_the_model_bare(self, four_groups: ad.ConvSpace) -> None:
+        model = resnet18()
+        with pytest.raises(ValueError, match="groups"):
+            ad.attach(model, four_groups.sample(seed=0), rate=0.1, example=IMAGE, stem=True)
+        assert ad.attached(model) is None
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class Attention(nn.Module):
+    """Attention and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class TestSurgery:
+    """Modules replaced after attaching: what would be lost in silence is an error, what is merely wrapped is not."""
+
+    def test_sync_batch_norm(self, four_groups: ad.ConvSpace) -> None:
+        model = resnet18().train()
+        ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
+        converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        with pytest.raises(RuntimeError, match=r"layer1\.0\.bn1 was replaced after a policy was attached"):
+            converted(IMAGE)
+        with pytest.raises(RuntimeError, match="was replaced after a policy was attached"):
+            torch.compile(converted, backend="aot_eager")(IMAGE)
+        torch.compiler.reset()
+        assert converted.eval()(IMAGE).isfinite().all(), "in eval mode there is nothing to lose"
+
+    def test_attaching_to_sync_batch_norms(self, four_groups: ad.ConvSpace) -> None:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(resnet18())
+        on = ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
+        assert len(on.sites) == 24
+
+    def test_checkpoint_wrappers(self, four_groups: ad.ConvSpace) -> None:
+        model = resnet18().train()
+        ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
+        for stage in (model.layer1, model.layer2):
+            for number, block in enumerate(stage):
+                stage[number] = checkpoint_wrapper(block)
+        model(torch.randn(2, 3, 160, 160)).sum().backward()

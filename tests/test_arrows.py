@@ -1,0 +1,59 @@
+"""Who may import whom, read off the source: the design's arrows. And what importing the package must not do."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autodropout
+
+ROOT = Path(autodropout.__file__).parent
+ARROWS = {  # each package, and those it may import
+    "spaces": {"policies"},  # `load` finds bundled policies there
+    "policies": set(),
+    "patterns": {"spaces"},
+    "layers": {"spaces", "patterns"},
+    "attach": {"spaces", "patterns", "layers"},
+    "report": {"spaces", "patterns", "policies"},
+}
+WITHOUT_TORCH = ("spaces",)
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return found
+
+
+def test_every_package_has_its_arrows() -> None:
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == set(ARROWS)
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_arrows(package: str) -> None:
+    allowed = ARROWS[package] | {package}
+    for path in (ROOT / package).rglob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "autodropout" and len(parts) > 1:
+                assert parts[1] in allowed, f"{path.relative_to(ROOT)} imports {name}"
+            if package in WITHOUT_TORCH:
+                assert parts[0] != "torch", f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_importing_leaves_optional_packages_and_the_generator_alone() -> None:
+    code = (
+        "import sys, torch; before = torch.get_rng_state(); import autodropout\n"
+        "assert torch.equal(before, torch.get_rng_state())\n"
+        "loaded = {'transformers', 'timm', 'torchvision', 'lightning', 'matplotlib'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
