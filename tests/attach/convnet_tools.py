@@ -1,4 +1,4 @@
-"""For the ConvNet tests: rules that mark instead of masking, small models of every shape of block, and a witness of a pass."""
+"""For the ConvNet tests: rules that mark instead of masking, small models, and a witness of a training pass."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from autodropout.layers.drop import Drop, Rule
 
 @dataclass(frozen=True)
 class Times:
-    """A rule that multiplies: with 0, what a fully dropped tensor leaves behind; with 2, who was touched and how often."""
+    """A rule that multiplies: by 0, to see what a wholly dropped tensor leaves; by 2 or 3, to see who was touched."""
 
     factor: float
 
@@ -76,7 +76,7 @@ class Ledger(TorchFunctionMode):
 
 
 def check_training_pass(model: nn.Module, example: Tensor, finding: Finding) -> None:
-    """Every site acts once for each run of its module, on the tensor it claims, and nobody else is given what it made."""
+    """Every site acts once for each run of its module, on the tensor it claims; nobody else is given what it made."""
     ran: Counter[nn.Module] = Counter()
     paths = {module: path for path, module in model.named_modules()}
     counting = [module.register_forward_hook(lambda module, *_: ran.update([module])) for module in paths]

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from autodropout.attach.convnet import find
 from autodropout.attach.places import IdentityShortcut, ModuleInput, ModuleOutput
-from autodropout.attach.residual import find_residuals
 from autodropout.attach.record import record
+from autodropout.attach.residual import find_residuals
 from autodropout.attach.sites import Finding, NoSites, Role
 
 
@@ -42,7 +42,8 @@ def test_resnet18():
             path = f"layer{layer}.{block}"
             projected = layer > 1 and block == 0
             expected += [(f"{path}.bn1", "main", layer), (f"{path}.bn2", "main", layer)]
-            expected += [(f"{path}.downsample.1", "shortcut", layer) if projected else (f"{path}:identity", "identity", layer)]
+            expected += [(f"{path}.downsample.1", "shortcut", layer)] if projected else []
+            expected += [(f"{path}:identity", "identity", layer)] if not projected else []
     assert rows(finding) == expected
     assert finding.kind == "convnet"
     assert finding.unreached == ()
@@ -66,7 +67,8 @@ def test_resnet50_at_the_papers_resolution():
             # The stride is in the second convolution: the first normalization of a stage still runs at the size before.
             first = layer - 1 if layer > 1 and block == 0 else layer
             expected += [(f"{path}.bn1", "main", first), (f"{path}.bn2", "main", layer), (f"{path}.bn3", "main", layer)]
-            expected += [(f"{path}.downsample.1", "shortcut", layer) if block == 0 else (f"{path}:identity", "identity", layer)]
+            expected += [(f"{path}.downsample.1", "shortcut", layer)] if block == 0 else []
+            expected += [(f"{path}:identity", "identity", layer)] if block > 0 else []
     assert rows(finding) == expected
     assert sizes(finding) == [(56, 56), (28, 28), (14, 14), (7, 7)]
     assert {site.name.split(".")[-1] for site in finding.sites if site.ends_block} == {"bn3"}
@@ -324,7 +326,11 @@ def test_arithmetic_is_no_residual():
 def test_a_block_run_twice_is_one_place():
     block = Block()
     finding = find(small(block, block), pictures(8))
-    assert rows(finding) == [("stage.0.bn1", "main", 1), ("stage.0.bn2", "main", 1), ("stage.0:identity", "identity", 1)]
+    assert rows(finding) == [
+        ("stage.0.bn1", "main", 1),
+        ("stage.0.bn2", "main", 1),
+        ("stage.0:identity", "identity", 1),
+    ]
 
 
 def test_an_activation_shared_within_the_block_is_a_shared_entry():
@@ -383,7 +389,7 @@ def test_non_square_maps_are_grouped_by_height_and_width():
 
 @pytest.mark.parametrize("name", ["vit_b_16", "convnext_tiny"])
 def test_a_model_without_sites_is_refused(name: str):
-    with pytest.raises(NoSites, match="looked for batch, instance or group normalizations.*Conv2d") as told:
+    with pytest.raises(NoSites, match=r"looked for batch, instance or group normalizations.*Conv2d") as told:
         find(library_model(name), pictures(224, batch=1) if name == "vit_b_16" else pictures(64))
     assert isinstance(told.value, ValueError)
 

@@ -5,7 +5,17 @@ import pickle
 
 import pytest
 import torch
-from convnet_tools import Block, PreActivation, Times, attached, check_training_pass, library_model, pictures, small, snapshot
+from convnet_tools import (
+    Block,
+    PreActivation,
+    Times,
+    attached,
+    check_training_pass,
+    library_model,
+    pictures,
+    small,
+    snapshot,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -122,7 +132,7 @@ def test_checkpointed_and_compiled_blocks_do_the_same(how: str, reentrant: bool 
 
 
 def test_a_branch_checkpointed_inside_its_block():
-    """Its recomputation gets the original too where the tag survives; where it does not, that is an error, never a wrong gradient."""
+    """Its recomputation gets the original too; where that is lost, it is an error, never a wrong gradient."""
     x = pictures(8, channels=4).requires_grad_()
     block = Pair(reentrant=False)
     expected = torch.autograd.grad(block.branch(x).sum(), list(block.parameters()))
@@ -233,7 +243,8 @@ def test_a_copy_has_drops_of_its_own_and_loses_them_alone():
         twin = copy.deepcopy(model)
         pickled = pickle.loads(pickle.dumps(model))
         for other in (twin, pickled):
-            found = [drop for m in other.modules() for drop in m.__dict__.get(KEY, {}).values() if isinstance(drop, Drop)]
+            slots = [slot for module in other.modules() for slot in module.__dict__.get(KEY, {}).values()]
+            found = [slot for slot in slots if isinstance(slot, Drop)]
             assert len(found) == len(drops)
             assert not any(mine is theirs for mine in drops for theirs in found)
         for drop in drops:
@@ -293,14 +304,19 @@ MUST = [
     "timm/rexnet_100",
 ]
 
-SWEEP = (
-    "resnet26t resnet50_gn resnetv2_50 resnetv2_50d_gn resnetrs50 seresnet50 ecaresnet26t gcresnet33ts resnext26ts "
-    "res2net50_26w_4s resnest14d skresnet18 regnetx_002 regnety_002 regnetz_b16 efficientnet_es tf_efficientnetv2_b0 mixnet_s "
-    "mobilenetv2_050 mobilenetv3_large_100 mobilenetv4_conv_small lcnet_050 mnasnet_small fbnetc_100 hardcorenas_a ghostnet_050 "
-    "ghostnetv2_100 densenet121 dla34 dpn48b hrnet_w18_small repvgg_a0 mobileone_s0 cspresnet50 cspdarknet53 darknetaa53 "
-    "selecsls42 xception41 legacy_xception tresnet_m rexnetr_200 hgnetv2_b0 repghostnet_050 fastvit_t8 starnet_s1 gernet_s "
-    "vovnet39a ese_vovnet19b_dw resnetblur18 resnetaa50 efficientvit_b0 mobilevit_xxs repvit_m0_9 inception_resnet_v2"
-).split()
+# fmt: off
+SWEEP = [
+    "resnet26t", "resnet50_gn", "resnetv2_50", "resnetv2_50d_gn", "resnetrs50", "seresnet50", "ecaresnet26t",
+    "gcresnet33ts", "resnext26ts", "res2net50_26w_4s", "resnest14d", "skresnet18", "regnetx_002", "regnety_002",
+    "regnetz_b16", "efficientnet_es", "tf_efficientnetv2_b0", "mixnet_s", "mobilenetv2_050",
+    "mobilenetv3_large_100", "mobilenetv4_conv_small", "lcnet_050", "mnasnet_small", "fbnetc_100",
+    "hardcorenas_a", "ghostnet_050", "ghostnetv2_100", "densenet121", "dla34", "dpn48b", "hrnet_w18_small",
+    "repvgg_a0", "mobileone_s0", "cspresnet50", "cspdarknet53", "darknetaa53", "selecsls42", "xception41",
+    "legacy_xception", "tresnet_m", "rexnetr_200", "hgnetv2_b0", "repghostnet_050", "fastvit_t8", "starnet_s1",
+    "gernet_s", "vovnet39a", "ese_vovnet19b_dw", "resnetblur18", "resnetaa50", "efficientvit_b0",
+    "mobilevit_xxs", "repvit_m0_9", "inception_resnet_v2",
+]
+# fmt: on
 
 
 @pytest.mark.parametrize("name", MUST)

@@ -1,44 +1,80 @@
-"""A drop acts on exactly the tensor its site names: scaling there equals scaling weights, or a forward edited by hand."""
+"""A drop acts on exactly the tensor its site names: scaling there equals scaling weights, or a forward edited by
+hand.
+"""
 
 import copy
 import inspect
+import re
 import textwrap
 
 import pytest
 import torch
 from torch import nn
-from transformer_tools import FEEDFORWARD, HEADS, MODELS, PER_HEAD, SIZE, WIDTH, FirstHead, Scale, build, find, put, run
+from transformer_tools import (
+    FEEDFORWARD,
+    HEADS,
+    HUGGING_FACE,
+    MODELS,
+    PER_HEAD,
+    SIZE,
+    WIDTH,
+    FirstHead,
+    Scale,
+    build,
+    find,
+    put,
+    run,
+)
 
 # Weights of the first layer: where query, key and value come from (module, first row or column), the output
 # projection, the first and the last linear layers of the feed-forward.
 WEIGHTS = {
-    "bert": ("encoder.layer.0.attention.self.{query,key,value}", "encoder.layer.0.attention.output.dense",
-             ["encoder.layer.0.intermediate.dense"], "encoder.layer.0.output.dense"),
-    "gpt2": ("transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj", ["transformer.h.0.mlp.c_fc"], "transformer.h.0.mlp.c_proj"),
-    "llama": ("model.layers.0.self_attn.{q_proj,k_proj,v_proj}", "model.layers.0.self_attn.o_proj",
-              ["model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj"], "model.layers.0.mlp.down_proj"),
-    "vit": ("layers.0.attention.{q_proj,k_proj,v_proj}", "layers.0.attention.o_proj", ["layers.0.mlp.fc1"], "layers.0.mlp.fc2"),
-    "t5": ("encoder.block.0.layer.0.SelfAttention.{q,k,v}", "encoder.block.0.layer.0.SelfAttention.o",
-           ["encoder.block.0.layer.1.DenseReluDense.wi"], "encoder.block.0.layer.1.DenseReluDense.wo"),
-    "bart": ("model.encoder.layers.0.self_attn.{q_proj,k_proj,v_proj}", "model.encoder.layers.0.self_attn.out_proj",
-             ["model.encoder.layers.0.fc1"], "model.encoder.layers.0.fc2"),
+    "bert": (
+        "encoder.layer.0.attention.self.{query,key,value}", "encoder.layer.0.attention.output.dense",
+        ["encoder.layer.0.intermediate.dense"], "encoder.layer.0.output.dense",
+    ),
+    "gpt2": (
+        "transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj",
+        ["transformer.h.0.mlp.c_fc"], "transformer.h.0.mlp.c_proj",
+    ),
+    "llama": (
+        "model.layers.0.self_attn.{q_proj,k_proj,v_proj}", "model.layers.0.self_attn.o_proj",
+        ["model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj"], "model.layers.0.mlp.down_proj",
+    ),
+    "vit": (
+        "layers.0.attention.{q_proj,k_proj,v_proj}", "layers.0.attention.o_proj",
+        ["layers.0.mlp.fc1"], "layers.0.mlp.fc2",
+    ),
+    "t5": (
+        "encoder.block.0.layer.0.SelfAttention.{q,k,v}", "encoder.block.0.layer.0.SelfAttention.o",
+        ["encoder.block.0.layer.1.DenseReluDense.wi"], "encoder.block.0.layer.1.DenseReluDense.wo",
+    ),
+    "bart": (
+        "model.encoder.layers.0.self_attn.{q_proj,k_proj,v_proj}", "model.encoder.layers.0.self_attn.out_proj",
+        ["model.encoder.layers.0.fc1"], "model.encoder.layers.0.fc2",
+    ),
     "encoder": ("layers.0.self_attn", "layers.0.self_attn.out_proj", ["layers.0.linear1"], "layers.0.linear2"),
 }  # fmt: skip
 WEIGHTS["roberta"] = WEIGHTS["bert"]
 
-# The sums of the first layer as they stand in the library's source, attention then feed-forward, and with the skip input
-# doubled: (module, expression, occurrence).
+# The sums of the first layer as they stand in the library's source, attention then feed-forward: the module, the
+# expression, the skip input in it, and how many times the expression stands before the one meant.
 DOUBLED = {
-    "bert": [("encoder.layer.0.attention.output", "input_tensor", 0), ("encoder.layer.0.output", "input_tensor", 0)],
-    "gpt2": [("transformer.h.0", "attn_output + residual", 0), ("transformer.h.0", "residual + feed_forward_hidden_states", 0)],
-    "llama": [("model.layers.0", "residual + hidden_states", 0), ("model.layers.0", "residual + hidden_states", 1)],
-    "vit": [("layers.0", "hidden_states + residual", 0), ("layers.0", "hidden_states + residual", 1)],
-    "t5": [("encoder.block.0.layer.0", "hidden_states + self", 0), ("encoder.block.0.layer.1", "hidden_states + self", 0)],
-    "bart": [("model.encoder.layers.0", "residual + hidden_states", 0), ("model.encoder.layers.0", "residual + hidden_states", 1)],
-    "encoder": [("layers.0", "x\n                + self._sa_block", 0), ("layers.0", "x + self._ff_block(x)", 0)],
-}  # fmt: skip
+    "bert": [
+        ("encoder.layer.0.attention.output", "hidden_states + input_tensor", "input_tensor", 0),
+        ("encoder.layer.0.output", "hidden_states + input_tensor", "input_tensor", 0),
+    ],
+    "gpt2": [
+        ("transformer.h.0", "attn_output + residual", "residual", 0),
+        ("transformer.h.0", "residual + feed_forward_hidden_states", "residual", 0),
+    ],
+    "llama": [("model.layers.0", "residual + hidden_states", "residual", n) for n in range(2)],
+    "vit": [("layers.0", "hidden_states + residual", "residual", n) for n in range(2)],
+    "t5": [(f"encoder.block.0.layer.{n}", "hidden_states + self", "hidden_states", 0) for n in range(2)],
+    "bart": [("model.encoder.layers.0", "residual + hidden_states", "residual", n) for n in range(2)],
+    "encoder": [("layers.0", "x + self._sa_block(x", "x", 0), ("layers.0", "x + self._ff_block(x)", "x", 0)],
+}
 DOUBLED["roberta"] = DOUBLED["bert"]
-SKIP_NAME = {"bert": "input_tensor", "roberta": "input_tensor", "t5": "hidden_states", "encoder": "x"}
 
 
 def first_layer(role: str):
@@ -84,15 +120,12 @@ def projection(model: nn.Module, paths: str, which: int):
     return [tensor[which * WIDTH : (which + 1) * WIDTH] for tensor in tensors]
 
 
-@pytest.mark.parametrize("attn", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_scaling_a_site_equals_scaling_weights(name, attn):
-    if name == "encoder":
-        if attn == "eager":
-            pytest.skip("no such choice")
-        model, example = build(name)
-    else:
-        model, example = build(name, attn=attn)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, {}) for name in WEIGHTS] + [(name, {"attn": "eager"}) for name in WEIGHTS if name in HUGGING_FACE],
+)
+def test_scaling_a_site_equals_scaling_weights(name, options):
+    model, example = build(name, **options)
     model.train()
     finding = find(model, example)
     plain = run(model, example)
@@ -103,23 +136,23 @@ def test_scaling_a_site_equals_scaling_weights(name, attn):
         scale(reference, name, role, rule.by, role in PER_HEAD)
         expected = run(reference, example)
         assert not torch.allclose(plain, expected, atol=1e-4), f"{role}: the weights do not matter"
-        torch.testing.assert_close(run(changed, example), expected, atol=3e-5, rtol=3e-5, msg=lambda m, r=role: f"{r}: {m}")
+        torch.testing.assert_close(
+            run(changed, example), expected, atol=3e-5, rtol=3e-5, msg=lambda m, r=role: f"{r}: {m}"
+        )
 
 
 def with_doubled_skip(model: nn.Module, name: str, which: int) -> nn.Module:
     """A copy whose first layer doubles one skip input in its source."""
     model = copy.deepcopy(model)
-    path, expression, occurrence = DOUBLED[name][which]
+    path, expression, skip, before = DOUBLED[name][which]
     module = model.get_submodule(path)
-    source = textwrap.dedent(inspect.getsource(inspect.unwrap(type(module).forward)))
-    expression = expression if expression in source else expression.replace("\n        ", "\n    ")
-    head, *rest = source.split(expression)
-    skip = SKIP_NAME.get(name, "residual")
-    at = 2 if skip == "input_tensor" and len(rest) > 1 else 1 + occurrence  # after the signature
-    doubled = expression.replace(skip, f"2 * {skip}", 1)
-    source = expression.join((head, *rest[: at - 1])) + doubled + expression.join(rest[at - 1 :])
-    namespace = dict(inspect.unwrap(type(module).forward).__globals__)
-    exec(source, namespace)
+    forward = inspect.unwrap(type(module).forward)
+    source = textwrap.dedent(inspect.getsource(forward))
+    pattern = r"\s+".join(map(re.escape, expression.split()))  # the source may break the line
+    match = list(re.finditer(pattern, source))[before]
+    doubled = re.sub(rf"\b{skip}\b", f"2 * {skip}", match.group(), count=1)
+    namespace = dict(forward.__globals__)
+    exec(source[: match.start()] + doubled + source[match.end() :], namespace)
     module.forward = namespace["forward"].__get__(module)
     return model
 

@@ -8,7 +8,7 @@ import transformers
 from torch import Tensor, nn
 
 from autodropout.attach.sites import Finding
-from autodropout.attach.transformer import find
+from autodropout.attach.transformer import find as find  # noqa: PLC0414  (tests take all they need from here)
 from autodropout.layers.drop import Drop
 
 BATCH, LENGTH, TARGET, WIDTH, HEADS = 2, 9, 7, 32, 4
@@ -64,7 +64,9 @@ class Noise:
         return h * ((cells * 40503 + seed) % 65536 > rate * 65536).to(h.dtype)
 
 
-def put(model: nn.Module, finding: Finding, rule: object, rate: float = 0.5, only: Callable[..., bool] = lambda site: True):
+def put(
+    model: nn.Module, finding: Finding, rule: object, rate: float = 0.5, only: Callable[..., bool] = lambda site: True
+):
     """A drop with this rule at every site that `only` lets through; by site name."""
     drops = {}
     for number, site in enumerate(finding.sites):
@@ -108,12 +110,16 @@ def _tokens(length: int = LENGTH, time_first: bool = False) -> Tensor:
 
 
 def encoder(layers: int = 2, batch_first: bool = True, norm_first: bool = False, **options):
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, INNER, batch_first=batch_first, norm_first=norm_first, activation="gelu", **options)
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, INNER, batch_first=batch_first, norm_first=norm_first, activation="gelu", **options
+    )
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), _tokens(time_first=not batch_first)
 
 
 def decoder(layers: int = 2, batch_first: bool = True, norm_first: bool = False):
-    layer = nn.TransformerDecoderLayer(WIDTH, HEADS, INNER, batch_first=batch_first, norm_first=norm_first, activation="gelu")
+    layer = nn.TransformerDecoderLayer(
+        WIDTH, HEADS, INNER, batch_first=batch_first, norm_first=norm_first, activation="gelu"
+    )
     example = _tokens(TARGET, not batch_first), _tokens(LENGTH, not batch_first)
     return nn.TransformerDecoder(layer, layers), example
 
@@ -185,5 +191,3 @@ def build(name: str, seed: int = 0, dropout: bool = False, **options):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.dim() == 1 else 0.3))
     return (model if dropout else quiet_dropout(model)), example
-
-

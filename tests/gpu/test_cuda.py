@@ -9,12 +9,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import autodropout as ad
-from autodropout.layers import BASELINES, Drop, baseline
+from autodropout.layers import BASELINES, ConvRule, Drop, baseline
 from autodropout.patterns import Runs, Tiling, bernoulli, conv_mask, sequence_mask
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
 ]
 
 
@@ -98,8 +99,6 @@ def test_a_captured_graph_replays_with_fresh_masks_and_new_rates() -> None:
             pattern = ad.ConvPattern(
                 size=2, stride=1, repeat=2, share_c=False, residual=False, rotate=45, shear_x=0.1, shear_y=0.1
             )
-            from autodropout.layers import ConvRule
-
             drop = Drop(ConvRule(pattern, (20, 20)), 0.5, site=3)
         else:
             drop = Drop(baseline(name).rule, 0.5, site=3)
@@ -119,7 +118,7 @@ def test_a_captured_graph_replays_with_fresh_masks_and_new_rates() -> None:
         for _ in range(5):
             graph.replay()
             share += (out == 0).double().mean().item() / 5
-        assert share < 0.2 < 1, name
+        assert share < 0.2, name
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

@@ -1,10 +1,10 @@
 """Attention with all its parts in our hands, and `nn.MultiheadAttention` computed with it.
 
-`nn.MultiheadAttention` is one fused function: none of its parts is a module, and it reads the weights of `out_proj` without
-calling it. So a module with drops gets a `forward` of its own while a policy is attached. In eval mode that is the
-class's, with the same choice between fast and slow path. A `partial` and not a bound method: it can be pickled, and a deep copy
-of the module gets a partial of the copy. No hook is used: one hook anywhere inside `nn.TransformerEncoderLayer` would turn off its
-fast path in eval mode.
+`nn.MultiheadAttention` is one fused function: none of its parts is a module, and it reads the weights of `out_proj`
+without calling it. So a module with drops gets a `forward` of its own while a policy is attached. In eval mode that
+is the class's, with the same choice between fast and slow path. A `partial` and not a bound method: it can be
+pickled, and a deep copy of the module gets a partial of the copy. No hook is used: one hook anywhere inside
+`nn.TransformerEncoderLayer` would turn off its fast path in eval mode.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,8 +48,8 @@ def attend(
     scores = query @ key.transpose(-2, -1) * scale  # (N, heads, T, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    wide = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else None
-    probabilities = torch.ops.aten._safe_softmax(scores, -1, wide).to(value.dtype)
+    wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    probabilities = torch.ops.aten._safe_softmax(wide, -1).to(value.dtype)
     if drop is not None:
         probabilities = drop(probabilities)
     probabilities = F.dropout(probabilities, dropout)
@@ -124,26 +124,28 @@ def _on_tokens(module: nn.MultiheadAttention, drops: Mapping[str, Drop], output:
 
 
 def _projected(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    if module.in_proj_weight is not None:
-        weights: tuple[Tensor, ...] = module.in_proj_weight.chunk(3)
-    else:
-        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    packed: Tensor | None = module.in_proj_weight
+    own = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    weights = own if packed is None else packed.chunk(3)
     biases = module.in_proj_bias.chunk(3) if module.in_proj_bias is not None else (None, None, None)
     result = []
     for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
         tokens = x.unsqueeze(0) if x.dim() == 2 else x if module.batch_first else x.transpose(0, 1)  # (N, T, C)
-        result.append(F.linear(tokens, weight, bias).unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2))
+        heads = torch.unflatten(F.linear(tokens, weight, bias), -1, (module.num_heads, module.head_dim))
+        result.append(heads.transpose(1, 2))
     return result
 
 
 def _merged(attention: Tensor | None, padding: Tensor | None, heads: int, dtype: torch.dtype) -> Tensor | None:
     """Both masks of `nn.MultiheadAttention` (True: not allowed) as one to be added, for (N, heads, T, S)."""
     if attention is not None and attention.dim() == 3:
-        attention = attention.unflatten(0, (-1, heads))  # (N, heads, T, S)
+        attention = torch.unflatten(attention, 0, (-1, heads))  # (N, heads, T, S)
     if padding is not None:
         padding = (padding if padding.dim() == 2 else padding.unsqueeze(0))[:, None, None, :]  # (N, 1, 1, S)
     added = [
-        torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask.to(dtype)
+        torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf)
+        if mask.dtype == torch.bool
+        else mask.to(dtype)
         for mask in (attention, padding)
         if mask is not None
     ]

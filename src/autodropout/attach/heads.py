@@ -12,7 +12,7 @@ from autodropout.attach.transformer_parts import Linear, Parts
 
 
 def projected(parts: Parts, node: int | None) -> tuple[Linear, Heads] | None:
-    """The linear layer whose output a query, key or value is a view of, up to rotations and normalizations; and which view."""
+    """The linear layer whose output a query, key or value is a view of (up to rotation and norm), and which view."""
     if node is None:
         return None
     sources = {linear.output: linear for linear in parts.linears}
@@ -38,13 +38,15 @@ def _paired(linear: Linear, heads: Heads | None) -> tuple[Linear, Heads] | None:
 
 
 def _back(graph: Graph, node: int, ends: frozenset[int]) -> Iterator[int]:
-    """From a node back to one of `ends`, through moves and through functions that keep the shape (rotation, scaling)."""
+    """From a node back to one of `ends`, through moves and functions that keep the shape (rotation, scaling)."""
     while True:
         yield node
         here = graph.nodes[node]
         if node in ends:
             return
-        before = here.inputs if here.replay is not None else [s for s in here.inputs if graph.nodes[s].shape == here.shape]
+        before = (
+            here.inputs if here.replay is not None else [s for s in here.inputs if graph.nodes[s].shape == here.shape]
+        )
         if not before:
             return
         node = before[0]

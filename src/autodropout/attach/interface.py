@@ -1,9 +1,9 @@
 """Sites inside the attention of Hugging Face models that use its attention interface.
 
-Such a module looks up, by the name in its `config`, a function that gets query, key and value per head, after rotary embedding
-and cache: so caches hold clean keys. We register one function of ours. While a policy is attached, an attention
-module with drops holds a shallow copy of its config that names it. The model's own config is left alone: masks are still made
-for the implementation the model was built with, and saving a model saves what it was.
+Such a module looks up, by the name in its `config`, a function that gets query, key and value per head, after rotary
+embedding and cache: so caches hold clean keys. We register one function of ours. While a policy is attached, an
+attention module with drops holds a shallow copy of its config that names it. The model's own config is left alone:
+masks are still made for the implementation the model was built with, and saving a model saves what it was.
 
 transformers is imported by the user or not at all.
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,9 @@ def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask
     drops = here.drops
     query, key, value = dropped(drops, QUERY, query), dropped(drops, KEY_, key), dropped(drops, VALUE, value)
     if PROBABILITIES in drops and drops[PROBABILITIES].active:
-        context, weights = explicit(here.attend.implementation, module, query, key, value, mask, options, drops[PROBABILITIES])
+        context, weights = explicit(
+            here.attend.implementation, module, query, key, value, mask, options, drops[PROBABILITIES]
+        )
         context = context.transpose(1, 2)  # (N, T, heads, D)
     else:
         context, weights = here.attend.function(module, query, key, value, mask, **options)
@@ -91,7 +93,8 @@ def explicit(
         if causal if causal is not None else getattr(module, "is_causal", True):
             mask = torch.ones(length, sources, dtype=torch.bool, device=query.device).tril()
     if bias is not None and mask is not None:
-        bias = torch.where(mask, bias, -torch.inf) if mask.dtype == torch.bool else bias + mask
+        never = torch.finfo(bias.dtype).min  # as the library has it
+        bias = torch.where(mask, bias, never) if mask.dtype == torch.bool else bias + mask
     combined = mask if bias is None else bias
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return attend(query, key, value, combined, scale, options.get("dropout", 0.0), drop)
@@ -101,8 +104,8 @@ def explicit(
 def watched(called: Callable[[nn.Module, tuple[Tensor, ...], Callable[[], tuple[Any, Attend]]], Any]) -> Iterator[None]:
     """Show every call of the attention interface to `called`, which runs it."""
     library = sys.modules.get("transformers")
-    found = getattr(library, "AttentionInterface", None) if library is not None else None
-    original = getattr(found, "get_interface", None)
+    found: Any = getattr(library, "AttentionInterface", None)
+    original: Any = getattr(found, "get_interface", None)
     if original is None:
         yield
         return
@@ -110,10 +113,16 @@ def watched(called: Callable[[nn.Module, tuple[Tensor, ...], Callable[[], tuple[
     def get_interface(self: Any, implementation: str, default: Function) -> Function:
         function = original(self, implementation, default)
 
-        def attended(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+        def attended(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+        ) -> Any:
             def run() -> tuple[Any, Attend]:
                 result = function(module, query, key, value, mask, **options)
-                return result, Attend(function, implementation, _explained(implementation, module, query, key, value, mask, options, result))
+                return result, Attend(
+                    function,
+                    implementation,
+                    _explained(implementation, module, query, key, value, mask, options, result),
+                )
 
             return called(module, (query, key, value), run)
 
@@ -127,14 +136,27 @@ def watched(called: Callable[[nn.Module, tuple[Tensor, ...], Callable[[], tuple[
 
 
 def _explained(
-    implementation: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any], result: Any
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+    result: Any,
 ) -> bool:
     """Whether `explicit` gives what the implementation gave: soft caps, sinks and the like are seen by their effect."""
     if mask is not None and mask.dim() != 4:
         return False
+    if any(isinstance(value, float) for name, value in options.items() if name not in ("dropout", "scaling")):
+        return False  # a number we do not know, like a soft cap, which a small example need not show
     with torch._C.DisableTorchFunction():
         mine = explicit(implementation, module, query, key, value, mask, options, None)[0].transpose(1, 2)
-        return mine.shape == result[0].shape and torch.allclose(mine.float(), result[0].float(), rtol=1e-2, atol=1e-3)
+        given = result[0]
+        exact = given.dtype in (torch.float32, torch.float64)
+        near = 1e-4 if exact else 3e-2
+        attending = given.isfinite()  # a row that may attend to nothing is NaN in some implementations
+        return mine.shape == given.shape and torch.allclose(mine[attending], given[attending], rtol=near, atol=near)
 
 
 def _register() -> None:
@@ -156,10 +178,11 @@ class InInterface:
         slots = store(module)
         if SLOT not in slots:
             _register()
-            slots[SLOT] = Interface(module.config, self.attend)
-            config = copy.copy(module.config)
-            config._attn_implementation_internal = NAME
-            module.config = config
+            own: Any = module.config
+            slots[SLOT] = Interface(own, self.attend)
+            ours = copy.copy(own)
+            ours._attn_implementation_internal = NAME
+            module.config = ours
         slots[SLOT].drops[self.role] = drop
 
 

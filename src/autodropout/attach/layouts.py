@@ -46,11 +46,12 @@ class Heads:
         x = h.transpose(0, 1) if self.time_first else h  # (N, T, C)
         if self.stride == self.size:
             length = self.count * self.size
-            before, mine, after = x.split((self.offset, length, x.shape[-1] - self.offset - length), -1)
-            y = torch.cat((before, self._drop(drop, mine.unflatten(-1, (self.count, self.size))).flatten(2), after), -1)
+            before, mine, after = torch.split(x, [self.offset, length, x.shape[-1] - self.offset - length], -1)
+            mine = self._drop(drop, torch.unflatten(mine, -1, (self.count, self.size))).flatten(2)
+            y = torch.cat((before, mine, after), -1)
         else:
-            x = x.unflatten(-1, (self.count, self.stride))  # (N, T, heads, stride)
-            before, mine, after = x.split((self.offset, self.size, self.stride - self.offset - self.size), -1)
+            x = torch.unflatten(x, -1, (self.count, self.stride))  # (N, T, heads, stride)
+            before, mine, after = torch.split(x, [self.offset, self.size, self.stride - self.offset - self.size], -1)
             y = torch.cat((before, self._drop(drop, mine), after), -1).flatten(2)
         return y.transpose(0, 1) if self.time_first else y
 
@@ -60,7 +61,7 @@ class Heads:
 
     @classmethod
     def of(cls, index: Tensor, shape: tuple[int, ...]) -> "Heads | None":
-        """The layout that takes element (n, head, t, i) from place `index[n, head, t, i]` of a projection of this `shape`.
+        """The layout that takes element (n, head, t, i) from place `index[n, head, t, i]` of a projection of `shape`.
 
         Batch and heads may lie in one dimension. Heads of keys that were repeated for grouped queries count once.
         None when the places are not those of heads within channels.
@@ -74,9 +75,9 @@ class Heads:
             if index.shape[-2] != length or index.numel() % (batch * length * size):
                 continue
             places = index.reshape(batch, -1, length, size)
-            starts = places[0, :, 0, 0]
-            places = places[:, :: int((starts == starts[0]).sum())]
-            starts = places[0, :, 0, 0].tolist()
+            repeats = int((places[0, :, 0, 0] == places[0, 0, 0, 0]).sum())
+            places = places[:, ::repeats]
+            starts: list[int] = places[0, :, 0, 0].tolist()
             count, offset = len(starts), starts[0]
             stride = starts[1] - starts[0] if count > 1 else size
             if offset >= channels or stride < size or (stride > size and count * stride != channels):
@@ -96,7 +97,7 @@ class Weights:
     heads: int
 
     def apply(self, drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
-        return drop(h) if h.dim() == 4 else drop(h.unflatten(0, (-1, self.heads))).flatten(0, 1)
+        return drop(h) if h.dim() == 4 else drop(torch.unflatten(h, 0, (-1, self.heads))).flatten(0, 1)
 
 
 def shown(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Choose how the skip input of one residual sum is reached: swap, carry or stash (`transformer_hooks.py` says what they do)."""
+"""Choose how the skip input of one residual sum is reached: swap, carry or stash (`transformer_hooks.py` says what
+they do).
+"""
 
 from dataclasses import dataclass
 

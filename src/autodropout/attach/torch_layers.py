@@ -1,13 +1,14 @@
-"""`nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer` with drops around their sums and in their feed-forward.
+"""`nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer` with drops around their sums and in their
+feed-forward.
 
-A hook on any module inside an encoder layer turns off its fused path in eval mode and moves the outputs by rounding, so the layer
-gets a forward of its own instead (see `attention.py`, which does the same for the attention inside). In eval mode that is
-the class's forward; in training it is the class's forward written out.
+A hook on any module inside an encoder layer turns off its fused path in eval mode and moves the outputs by rounding,
+so the layer gets a forward of its own instead (see `attention.py`, which does the same for the attention inside). In
+eval mode that is the class's forward; in training it is the class's forward written out.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from torch import Tensor, nn
 
@@ -18,9 +19,15 @@ from autodropout.layers.drop import Drop
 
 SLOT = "layer"
 SELF, CROSS = "attention.residual", "attention.residual of cross-attention"
-INPUT, HIDDEN, OUTPUT, FEEDFORWARD = "feedforward.input", "feedforward.hidden", "feedforward.output", "feedforward.residual"
+INPUT, HIDDEN, OUTPUT, FEEDFORWARD = (
+    "feedforward.input",
+    "feedforward.hidden",
+    "feedforward.output",
+    "feedforward.residual",
+)
 
-EncoderLayer, DecoderLayer = nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
+EncoderLayer: TypeAlias = nn.TransformerEncoderLayer
+DecoderLayer: TypeAlias = nn.TransformerDecoderLayer
 
 
 def is_stock(module: nn.Module) -> bool:
@@ -50,10 +57,11 @@ def encoder_layer(
     x = src
     if layer.norm_first:
         x = masks(SELF, x) + layer._sa_block(layer.norm1(x), src_mask, src_key_padding_mask, is_causal)
-        return masks(FEEDFORWARD, x) + layer.dropout2(_feed(layer, masks, layer.norm2(x)))
+        y: Tensor = masks(FEEDFORWARD, x) + layer.dropout2(_feed(layer, masks, layer.norm2(x)))
+        return y
     x = layer.norm1(masks(SELF, x) + layer._sa_block(x, src_mask, src_key_padding_mask, is_causal))
-    y: Tensor = layer.norm2(masks(FEEDFORWARD, x) + layer.dropout2(_feed(layer, masks, x)))
-    return y
+    z: Tensor = layer.norm2(masks(FEEDFORWARD, x) + layer.dropout2(_feed(layer, masks, x)))
+    return z
 
 
 def decoder_layer(
@@ -71,25 +79,25 @@ def decoder_layer(
     to_self = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
     to_memory = (memory_mask, memory_key_padding_mask, memory_is_causal)
     if not layer.training:
-        return type(layer).forward(
-            layer, tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal, memory_is_causal
-        )
+        masks_given = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        return type(layer).forward(layer, tgt, memory, *masks_given, tgt_is_causal, memory_is_causal)
     masks = _Masks(layer)
     x = tgt
     if layer.norm_first:
         x = masks(SELF, x) + layer._sa_block(layer.norm1(x), *to_self)
         x = masks(CROSS, x) + layer._mha_block(layer.norm2(x), memory, *to_memory)
-        return masks(FEEDFORWARD, x) + layer.dropout3(_feed(layer, masks, layer.norm3(x)))
+        y: Tensor = masks(FEEDFORWARD, x) + layer.dropout3(_feed(layer, masks, layer.norm3(x)))
+        return y
     x = layer.norm1(masks(SELF, x) + layer._sa_block(x, *to_self))
     x = layer.norm2(masks(CROSS, x) + layer._mha_block(x, memory, *to_memory))
-    y: Tensor = layer.norm3(masks(FEEDFORWARD, x) + layer.dropout3(_feed(layer, masks, x)))
-    return y
+    z: Tensor = layer.norm3(masks(FEEDFORWARD, x) + layer.dropout3(_feed(layer, masks, x)))
+    return z
 
 
 class _Masks:
     """The drops of one layer, applied to its tokens."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: EncoderLayer | DecoderLayer) -> None:
         self.drops: Mapping[str, Drop] = layer.__dict__[KEY][SLOT]
         self.tokens = Tokens(time_first=not layer.self_attn.batch_first)
 

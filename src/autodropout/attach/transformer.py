@@ -1,14 +1,12 @@
 """Find the sites of a Transformer: eleven per layer (`Semantics` of the design; the paper's section on Transformers).
 
-    model + example --record--> graph --parts--> attentions, sums, feed-forwards --> sites, each with a place for its drop
+    model + example --record--> graph --parts--> attentions, sums, feed-forwards --> sites, each with a place
 
-Nothing here knows a model by name. A layer counts one attention and the feed-forward after it; a cross-attention opens a layer of its own,
-with the same roles, so that it takes the self-attention's patterns.
+Nothing here knows a model by name. A layer counts one attention and the feed-forward after it; a cross-attention
+opens a layer of its own, with the same roles, so that it takes the self-attention's patterns.
 """
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -17,8 +15,9 @@ from autodropout.attach import attention as multihead
 from autodropout.attach import skips, torch_layers
 from autodropout.attach.heads import gathered, projected
 from autodropout.attach.interface import InInterface
-from autodropout.attach.layouts import Heads, Layout, Tokens, Weights, shown
-from autodropout.attach.sites import Finding, NoSites, Place, Site
+from autodropout.attach.layouts import Layout, Tokens, Weights, shown
+from autodropout.attach.sites import Finding, NoSites, Place
+from autodropout.attach.sublayers import SubLayer, numbered, refuse_shared
 from autodropout.attach.torch_layers import InLayer
 from autodropout.attach.transformer_graph import Call, Graph, record
 from autodropout.attach.transformer_hooks import OnInput, OnOutput
@@ -26,80 +25,28 @@ from autodropout.attach.transformer_parts import Attention, FeedForward, Linear,
 
 QUERY, KEY, VALUE, PROBABILITIES, CONTEXT, OUTPUT = (*multihead.INNER, multihead.OUTPUT)
 SKIP = "attention.residual"
-FF_INPUT, FF_HIDDEN, FF_OUTPUT, FF_SKIP = "feedforward.input", "feedforward.hidden", "feedforward.output", "feedforward.residual"
-
-
-@dataclass
-class SubLayer:
-    """The sites of one attention or one feed-forward."""
-
-    kind: str  # "attention" or "feedforward"
-    path: str  # of the module its sites are named after
-    position: int  # in forward order
-    sites: list[Site] = field(default_factory=list)
-    unreached: list[str] = field(default_factory=list)
-    calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # site name -> calls it hooks into
-
-    def add(self, role: str, shape: tuple[int, ...], place: Place, calls: tuple[int, ...] = ()) -> None:
-        name = f"{self.path}:{role}" if self.path else role
-        ends = role in (OUTPUT, FF_OUTPUT)
-        self.sites.append(Site(name, role, shape, place, ends_block=ends))
-        self.calls[name] = calls
-
-    def miss(self, reason: str, *roles: str) -> None:
-        self.unreached.append(f"{self.path or 'the model'}: {', '.join(roles)}: {reason}")
+FF_INPUT, FF_HIDDEN, FF_OUTPUT, FF_SKIP = (
+    "feedforward.input",
+    "feedforward.hidden",
+    "feedforward.output",
+    "feedforward.residual",
+)
 
 
 def find(model: nn.Module, example: Any) -> Finding:
     """The sites of a Transformer, in forward order, found on one eval forward. Raises `NoSites` when there are none."""
     graph = record(model, example)
     sublayers = sorted(_Search(graph).sublayers(), key=lambda sub: sub.position)
-    _refuse_shared(graph, sublayers)
-    sites = _numbered(sublayers)
+    refuse_shared(graph, sublayers)
+    sites = numbered(sublayers)
     unreached = tuple(dict.fromkeys(reason for sub in sublayers for reason in sub.unreached))
     if not sites:
         reasons = "".join(f"\n  not reached: {reason}" for reason in unreached)
         raise NoSites(
-            "no site of a Transformer was found: looked for nn.MultiheadAttention, the attention interface of transformers, "
-            f"scaled_dot_product_attention, and a softmax between two products, in one forward on the example.{reasons}"
+            "no site of a Transformer was found: looked for nn.MultiheadAttention, the attention interface of "
+            f"transformers, scaled_dot_product_attention, and a softmax between two products.{reasons}"
         )
     return Finding("transformer", tuple(sites), unreached)
-
-
-def _refuse_shared(graph: Graph, sublayers: list[SubLayer]) -> None:
-    """A hook acts in every call of its module: drop the sites whose module has calls that are none of theirs."""
-    claimed: dict[Place, set[int]] = {}
-    for sub in sublayers:
-        for site in sub.sites:
-            claimed.setdefault(site.place, set()).update(sub.calls[site.name])
-    for sub in sublayers:
-        for site in list(sub.sites):
-            paths = {graph.calls[number].path for number in sub.calls[site.name]}
-            runs = {n for n, call in enumerate(graph.calls) if call.path in paths and call.attend is None}
-            if not runs <= claimed[site.place]:
-                sub.sites.remove(site)
-                sub.miss(f"{', '.join(sorted(paths))} runs elsewhere in the model too", site.role)
-
-
-def _numbered(sublayers: list[SubLayer]) -> list[Site]:
-    """Number layers, give every site a name of its own, and count a module that runs several times once."""
-    sites: list[Site] = []
-    known: set[tuple[str, Place]] = set()
-    names: dict[str, int] = {}
-    layer, kinds = -1, {"attention", "feedforward"}
-    for sub in sublayers:
-        fresh = [site for site in sub.sites if (site.role, site.place) not in known]
-        if not fresh:
-            continue
-        if sub.kind in kinds:
-            layer, kinds = layer + 1, set()
-        kinds.add(sub.kind)
-        for site in fresh:
-            known.add((site.role, site.place))
-            names[site.name] = names.get(site.name, 0) + 1
-            name = site.name if names[site.name] == 1 else f"{site.name}#{names[site.name]}"
-            sites.append(replace(site, name=name, layer=layer))
-    return sites
 
 
 class _Search:
@@ -129,7 +76,9 @@ class _Search:
                 self.skip(sub, SKIP, branch.residual, layout)
                 yield sub
             if branch.feedforward is not None:
-                yield self.feedforward(branch.feedforward, None if branch.attentions else branch.residual, self.tokens(branch.residual))
+                yield self.feedforward(
+                    branch.feedforward, None if branch.attentions else branch.residual, self.tokens(branch.residual)
+                )
             elif branch.refused is not None and branch.residual is not None:
                 call = self.graph.calls[self.graph.nodes[branch.residual.sum].call]
                 sub = SubLayer("feedforward", call.path, branch.residual.sum)
@@ -148,7 +97,10 @@ class _Search:
         layer = call.module
         if not torch_layers.is_stock(layer):
             sub = SubLayer("attention", call.path, call.first)
-            sub.miss("a subclass of nn.TransformerEncoderLayer with code of its own: hooks would change its fast path", "all sites")
+            sub.miss(
+                "a subclass of nn.TransformerEncoderLayer with code of its own: hooks would change its fast path",
+                "all sites",
+            )
             yield sub
             return
         assert isinstance(layer, torch_layers.EncoderLayer | torch_layers.DecoderLayer)
@@ -203,7 +155,9 @@ class _Search:
             return self.multihead(call), self.order(call.module)
         sub = SubLayer("attention", call.path, found.result)
         projection = self.parts.output_projection(found)
-        tokens = self.interface(sub, found, call) if call.attend is not None else self.written_out(sub, found, projection)
+        tokens = (
+            self.interface(sub, found, call) if call.attend is not None else self.written_out(sub, found, projection)
+        )
         if projection is None:
             sub.miss("no linear layer follows the attention", OUTPUT)
         else:
@@ -213,12 +167,15 @@ class _Search:
     def interface(self, sub: SubLayer, found: Attention, call: Call) -> Tokens:
         """Hugging Face's attention interface."""
         attend = call.attend
-        assert attend is not None and found.query is not None and found.key is not None and found.value is not None
-        query, key, value = self.shape(found.query), self.shape(found.key), self.shape(found.value)
+        assert attend is not None
+        query, key, value = (self.shape(node) for node in (found.query, found.key, found.value) if node is not None)
         shapes = (query, key, value, (*query[:3], key[2]), (*query[:3], value[3]))
         for role, shape in zip(multihead.INNER, shapes, strict=True):
             if role == PROBABILITIES and not attend.explained:
-                sub.miss(f"{attend.implementation!r} attention computes more than softmax(q k + mask) v, or takes no full mask", role)
+                sub.miss(
+                    f"{attend.implementation!r} attention is more than softmax(q k + mask) v, or has no full mask",
+                    role,
+                )
             else:
                 sub.add(role, shape, InInterface(call.path, role, attend))
         return Tokens()
@@ -253,7 +210,9 @@ class _Search:
             return
         number, item = modules[-1]
         call, layout = self.graph.calls[number], Weights(heads)
-        sub.add(PROBABILITIES, shown(layout, self.shape(call.outputs[item])), OnOutput(call.path, item, layout), (number,))
+        sub.add(
+            PROBABILITIES, shown(layout, self.shape(call.outputs[item])), OnOutput(call.path, item, layout), (number,)
+        )
 
     def feedforward(self, found: FeedForward, residual: Residual | None, tokens: Tokens) -> SubLayer:
         paths = [self.graph.calls[linear.call].path for linear in (*found.firsts, found.last)]
@@ -275,7 +234,11 @@ class _Search:
         for number, call in reversed(list(enumerate(self.graph.calls))):
             argument = next((a for a, given in call.arguments.items() if given == node), None)
             users = [user for user in self.graph.consumers[node] if call.holds(user)]
-            if argument is not None and all(call.holds(first.output) for first in found.firsts) and all(map(is_ours, users)):
+            if (
+                argument is not None
+                and all(call.holds(first.output) for first in found.firsts)
+                and all(map(is_ours, users))
+            ):
                 self.add(sub, FF_INPUT, node, tokens, OnInput(call.path, argument, tokens), number)
                 return
         if all(map(is_ours, self.graph.consumers[node])):
@@ -306,12 +269,13 @@ class _Search:
             return
         reached = skips.reach(self.graph, residual, layout)
         if reached is None:
-            sub.miss("functions outside modules read the skip input", role)
+            sub.miss("no module holds the skip input for the sum alone, or begins and ends its branch", role)
         else:
             sub.add(role, shown(layout, self.shape(residual.skip)), reached.place, reached.calls)
 
 
 def _common(paths: list[str]) -> str:
     """The path of the innermost module that holds all of these."""
-    parts = [path.split(".")[:-1] for path in paths]
-    return ".".join(os.path.commonprefix(parts))
+    first, *others = ([*path.split(".")[:-1]] for path in paths)
+    length = next((at for at, part in enumerate(first) if any(o[at : at + 1] != [part] for o in others)), len(first))
+    return ".".join(first[:length])

@@ -1,13 +1,16 @@
-"""Record one eval forward of a Transformer: which tensor was made from which, by which function, inside which module call.
+"""Record one eval forward of a Transformer: which tensor was made from which, by which function, inside which module
+call.
 
-The ConvNets' recording (`record.py`) asks only for the order of normalizations and sums. Attention asks for more: keyword
-arguments and tuples that modules pass around, functions that merely change a shape (to follow a head's channels back to the
-projection they come from), and calls of Hugging Face's attention interface, which are no module calls. Hence a graph of its own.
+The ConvNets' recording (`record.py`) asks only for the order of normalizations and sums. Attention asks for more:
+keyword arguments and tuples that modules pass around, functions that merely change a shape (to follow a head's
+channels back to the projection they come from), and calls of Hugging Face's attention interface, which are no module
+calls. Hence a graph of its own.
 
     tensor 7 ──linear──> tensor 8 ──view──> tensor 9 ...     nodes, in the order they were made
     └─ layer.0.attention.query ┘                              calls: arguments and outputs are nodes
 
-A function that returns its argument (dropout in eval mode) gives a node of its own here: in training it would be another tensor.
+A function that returns its argument (dropout in eval mode) gives a node of its own here: in training it would be
+another tensor.
 """
 
 import inspect
@@ -82,7 +85,9 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     consumers: list[list[int]] = field(default_factory=list)  # for each node, the nodes made from it
-    ancestors: list[int] = field(default_factory=list)  # for each node, a bit per node it was made from, itself included
+    ancestors: list[int] = field(
+        default_factory=list
+    )  # for each node, a bit per node it was made from, itself included
 
     def close(self) -> None:
         """Fill in what follows from the nodes."""
@@ -173,16 +178,22 @@ class _Recorder(TorchFunctionMode):
         return output
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        arguments = {argument: self.node_of[value] for argument, value in _arguments(module, args, kwargs) if value in self.node_of}
+        arguments = {
+            argument: self.node_of[value]
+            for argument, value in _arguments(module, args, kwargs)
+            if value in self.node_of
+        }
         self.open(Call(self.paths[module], module, None, arguments, first=len(self.graph.nodes)))
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        while self.graph.calls[self.running[-1]].module is not module:  # a call inside it raised, and the module went on
+        while (
+            self.graph.calls[self.running[-1]].module is not module
+        ):  # a call inside it raised, and the module went on
             self.close(None)
         known = set(self.graph.calls[self.running[-1]].arguments.values())
         replaced = None
-        if isinstance(output, Tensor) and self.node_of.get(output) in known:
-            node = self.node_of[output]
+        node = self.node_of[output] if isinstance(output, Tensor) and output in self.node_of else None
+        if node is not None and node in known:
             with torch._C.DisableTorchFunction():
                 replaced = output.view_as(output)
             self.add(Node(None, (node,), tuple(output.shape), self.running[-1]), replaced)
@@ -200,14 +211,18 @@ class _Recorder(TorchFunctionMode):
         ended.end = len(self.graph.nodes)
         items = dict(enumerate(output)) if isinstance(output, tuple) else {None: output}
         ended.outputs = {
-            item: self.node_of[value] for item, value in items.items() if isinstance(value, Tensor) and value in self.node_of
+            item: self.node_of[value]
+            for item, value in items.items()
+            if isinstance(value, Tensor) and value in self.node_of
         }
 
     def attention(
         self, module: nn.Module, tensors: tuple[Tensor, ...], run: Callable[[], tuple[Any, interface.Attend]]
     ) -> Any:
         """One call of the attention interface."""
-        arguments = {Argument(at, None): self.node_of[tensor] for at, tensor in enumerate(tensors) if tensor in self.node_of}
+        arguments = {
+            Argument(at, None): self.node_of[tensor] for at, tensor in enumerate(tensors) if tensor in self.node_of
+        }
         self.open(Call(self.paths.get(module, ""), module, None, arguments, first=len(self.graph.nodes)))
         started = self.graph.calls[-1]
         output, started.attend = run()
@@ -219,7 +234,11 @@ class _Move:
     """One recorded call of a reshaping function, to be repeated on another tensor of the same shape."""
 
     def __init__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], item: int) -> None:
-        self.function, self.kwargs, self.item = function, {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}, item
+        self.function, self.kwargs, self.item = (
+            function,
+            {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)},
+            item,
+        )
         self.args = tuple(arg for arg in args if not isinstance(arg, Tensor))
 
     def __call__(self, tensor: Tensor) -> Tensor:
@@ -229,7 +248,9 @@ class _Move:
 def _arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Argument, Tensor]]:
     """The tensors passed to a module, each with both ways its signature allows to pass it."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in plain]
+    names = [
+        name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in plain
+    ]
     for position, value in enumerate(args):
         if isinstance(value, Tensor):
             yield Argument(position, names[position] if position < len(names) else None), value

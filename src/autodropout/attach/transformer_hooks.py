@@ -1,16 +1,21 @@
-"""What runs at a Transformer's sites outside attention: one hook before a module, one after it, and the places that fill them.
+"""What runs at a Transformer's sites outside attention: one hook before a module, one after it, and the places that
+fill them.
 
-Masking what goes into or comes out of a module is one line. The skip input of a sum is harder, since no module need hold it: it
-must be masked for the sum and for nobody else. Three ways, the first that fits is taken (`skips.py` chooses):
+Masking what goes into or comes out of a module is one line. The skip input of a sum is harder, since no module need
+hold it: it must be masked for the sum and for nobody else. Three ways, the first that fits is taken (`skips.py`
+chooses):
 
-1. Swap. The skip input enters the module that adds, or leaves a module: replace it there by its masked self, which carries
-   the original along as an attribute; the modules of the branch put the original back when they are given it. Exact.
-2. Carry. The skip input is itself a sum: the first module of the branch computes `change = mask(x) - x`; the tensors between the
-   branch's modules carry it along, and the last one adds it to its output, so that `x + (a + change) = mask(x) + a`.
-3. Stash. The branch has functions between its modules: the change waits on the side until the module that adds, or the last one
-   before the sum, is done. The one way that `torch.compile` refuses inside `torch.utils.checkpoint`.
+1. Swap. The skip input enters the module that adds, or leaves a module: replace it there by its masked self, which
+   carries the original along as an attribute; the modules of the branch put the original back when they are given it.
+   Exact.
+2. Carry. The skip input is itself a sum: the first module of the branch computes `change = mask(x) - x`; the tensors
+   between the branch's modules carry it along, and the last one adds it to its output, so that `x + (a + change) =
+   mask(x) + a`.
+3. Stash. The branch has functions between its modules: the change waits on the side until the module that adds, or
+   the last one before the sum, is done. The one way that `torch.compile` refuses inside `torch.utils.checkpoint`.
 
-Attributes on tensors and not on modules: they are private to one forward, so recomputation, threads and compiled graphs agree.
+Attributes on tensors and not on modules: they are private to one forward, so recomputation, threads and compiled
+graphs agree.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +30,9 @@ from autodropout.layers.drop import Drop
 
 SLOT = "host"
 ORIGINAL = "_autodropout_original"  # on a masked skip input: the tensor it was
-CHANGE = "_autodropout_change"  # on a tensor between two modules of a branch: what the skip input's mask adds to the sum
+CHANGE = (
+    "_autodropout_change"  # on a tensor between two modules of a branch: what the skip input's mask adds to the sum
+)
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -139,6 +146,14 @@ def leave(module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> Any:
     here: Host = module.__dict__[KEY][SLOT]
     for item, mask in here.outputs:
         output = _put(output, item, mask(_take(output, item)))
+    output = _brought(here, args, kwargs, output)
+    for item, mask in here.swaps_output:
+        output = _put(output, item, _swapped(mask, _take(output, item)))
+    return output
+
+
+def _brought(here: Host, args: Args, kwargs: Kwargs, output: Any) -> Any:
+    """The output, with the changes that have arrived: carried on, or added where their branch ends."""
     for argument, item in here.carries:
         source = argument.get(args, kwargs)
         if getattr(source, CHANGE, None) is not None:
@@ -156,8 +171,6 @@ def leave(module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> Any:
                 raise RuntimeError("a skip input and the sum it enters were not run together; checkpoint whole blocks")
             _same_side(stash.change)
             output, stash.change = _put(output, item, _take(output, item) + stash.change), None
-    for item, mask in here.swaps_output:
-        output = _put(output, item, _swapped(mask, _take(output, item)))
     return output
 
 
@@ -184,8 +197,8 @@ def _same_side(value: Tensor) -> None:
     """Reentrant checkpointing hands detached copies to the recomputation: what tensors carry does not get across."""
     if value.requires_grad and not torch.is_grad_enabled():
         raise RuntimeError(
-            "a reentrant checkpoint (or no_grad) begins between a skip input and its branch, where the mask of the skip input "
-            "cannot follow: checkpoint whole blocks, or pass use_reentrant=False"
+            "a reentrant checkpoint (or no_grad) begins between a skip input and its branch, where the mask of the skip "
+            "input cannot follow: checkpoint whole blocks, or pass use_reentrant=False"
         )
 
 
@@ -223,7 +236,7 @@ class OnOutput:
 
 @dataclass(frozen=True)
 class Swap:
-    """Mask a skip input where it enters (`source` an argument) or leaves (an item) a module; `branch` modules undo it."""
+    """Mask a skip input where it enters (`source` an argument) or leaves (an item) a module; `branch` undoes it."""
 
     path: str
     source: Argument | Item
@@ -281,6 +294,6 @@ class SetAside:
 
 
 def _once(entries: list[tuple[Argument, Item]], entry: tuple[Argument, Item]) -> None:
-    """A module that ends several branches (a dropout used twice) takes whatever change it is brought, and takes it once."""
+    """A module that ends several branches (a dropout used twice) adds whatever change it is brought, once."""
     if entry not in entries:
         entries.append(entry)

@@ -1,10 +1,11 @@
 """Read attentions, residual sums and feed-forwards out of a recorded graph.
 
 - A linear layer is a module whose output is the product of its input with a matrix of its own.
-- An attention is a call of `nn.MultiheadAttention`, of Hugging Face's attention interface, of `scaled_dot_product_attention`, or a
-  softmax of a product that is multiplied by a third tensor. Its output projection is the first linear layer after it.
-- A residual sum adds two tensors of one shape, one of which (the skip input) the other (the branch) was made from, by way of a
-  product. Without the product GELU's `x + 0.04 x^3` would be one.
+- An attention is a call of `nn.MultiheadAttention`, of Hugging Face's attention interface, of
+  `scaled_dot_product_attention`, or a softmax of a product that is multiplied by a third tensor. Its output
+  projection is the first linear layer after it.
+- A residual sum adds two tensors of one shape, one of which (the skip input) the other (the branch) was made from, by
+  way of a product. Without the product GELU's `x + 0.04 x^3` would be one.
 - A feed-forward is what else is linear in a branch: one layer, or two of one input (gate and up), then one more.
 
 A part belongs to the first sum that closes around it: that leaves long skips over whole blocks to nobody.
@@ -154,14 +155,20 @@ class Parts:
         for at in self._keeping_shape(softmax):
             for user in graph.consumers[at]:
                 operands = graph.nodes[user].inputs[-2:]
-                if graph.nodes[user].function in CONTRACT and not graph.nodes[user].weighted and len(set(operands)) == 2:
+                if (
+                    graph.nodes[user].function in CONTRACT
+                    and not graph.nodes[user].weighted
+                    and len(set(operands)) == 2
+                ):
                     value = next(operand for operand in operands if operand != at)
                     yield Attention(self.owner(softmax), user, query, key, value, softmax)
                     return
 
     def owner(self, node: int) -> int:
-        """The innermost call around a node that runs more than this one function (a softmax module is not an attention)."""
-        return next(call for call in self.graph.around(node) if self.graph.calls[call].end - self.graph.calls[call].first > 2)
+        """The innermost call around a node that runs more than this one function: a softmax module is no attention."""
+        return next(
+            call for call in self.graph.around(node) if self.graph.calls[call].end - self.graph.calls[call].first > 2
+        )
 
     def _back(self, node: int) -> Iterator[int]:
         """From a node back through moves and functions that keep the shape, itself first, by their first such input."""
@@ -171,11 +178,15 @@ class Parts:
             here = self.graph.nodes[at]
             if here.function in CONTRACT:
                 return
-            keep = (source for source in here.inputs if here.replay is not None or self.graph.nodes[source].shape == here.shape)
+            keep = (
+                source
+                for source in here.inputs
+                if here.replay is not None or self.graph.nodes[source].shape == here.shape
+            )
             at = next(keep, None)
 
     def _keeping_shape(self, node: int) -> Iterator[int]:
-        """From a node on through functions that keep its shape, itself first."""
+        """From a node on through moves and functions that keep the shape, itself first."""
         waiting = [node]
         while waiting:
             at = waiting.pop(0)
@@ -184,11 +195,12 @@ class Parts:
             waiting += [
                 user
                 for user in self.graph.consumers[at]
-                if self.graph.nodes[user].shape == here.shape and self.graph.nodes[user].function not in CONTRACT
+                if self.graph.nodes[user].function not in CONTRACT
+                and (self.graph.nodes[user].shape == here.shape or self.graph.nodes[user].replay is not None)
             ]
 
     def modules_keeping_shape(self, start: int, end: int) -> list[tuple[int, Item]]:
-        """Calls that return a node on the way from `start` to `end` along functions that keep the shape, in order."""
+        """Calls that return a node on the way from `start` to `end`, along functions that change no sizes, in order."""
         way = {node for node in self._keeping_shape(start) if self.graph.descends(end, node)}
         return [
             (number, item)
@@ -233,7 +245,9 @@ class Parts:
     def closing(self, node: int) -> Residual | None:
         """The first sum whose branch a node is in."""
         graph = self.graph
-        return next((r for r in self.residuals if graph.descends(r.branch, node) and graph.descends(node, r.skip)), None)
+        return next(
+            (r for r in self.residuals if graph.descends(r.branch, node) and graph.descends(node, r.skip)), None
+        )
 
     @cached_property
     def branches(self) -> list[Branch]:
@@ -253,7 +267,9 @@ class Parts:
                 members[residual].append(linear)
         for residual, branch in found.items():
             self._fill(branch, members[residual])
-        return [branch for branch in (*found.values(), *alone) if branch.attentions or branch.feedforward or branch.refused]
+        return [
+            branch for branch in (*found.values(), *alone) if branch.attentions or branch.feedforward or branch.refused
+        ]
 
     def _fill(self, branch: Branch, linears: list[Linear]) -> None:
         """Find the feed-forward among the linear layers of a branch."""
@@ -264,12 +280,15 @@ class Parts:
             for linear in linears
             if not any(graph.descends(r, linear.output) or graph.descends(linear.input, r) for r in results)
         ]
-        if not rest or (branch.attentions and len(rest) < 2):
+        if branch.attentions and len(rest) < 2:
+            return
+        if not rest:
+            branch.refused = "a branch without linear modules (experts, say, that are one tensor)"
             return
         firsts = [a for a in rest if not any(graph.descends(a.input, b.output) for b in rest)]
         lasts = [a for a in rest if not any(graph.descends(b.input, a.output) for b in rest)]
         if len(lasts) != 1 or len(firsts) + 1 != len(rest) or lasts[0] in firsts:
-            branch.refused = f"{len(rest)} linear layers that are not one feed-forward of two steps"
+            branch.refused = f"a branch with {len(rest)} linear modules, which are not one feed-forward of two steps"
         elif len({first.input for first in firsts}) > 1:
             branch.refused = "the first linear layers have different inputs"
         else:
