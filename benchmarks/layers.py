@@ -1,9 +1,11 @@
-"""What a layer costs: forward + backward and memory held, against nn.Dropout and torchvision's DropBlock2d in the same run.
+"""What a layer costs: forward + backward and memory held, against nn.Dropout and torchvision's DropBlock2d in the
+same run.
 
     make bench            # or: python benchmarks/layers.py [--smoke] [--out results/layers-cpu.json]
 
-Prints a table and writes the raw times. Rounds are interleaved over the layers, so that a slow moment of the machine hits all;
-ratios are medians of the per-round ratios. Memory held is what stays allocated after forward, output included, input not.
+Prints a table and writes the raw times. Rounds are interleaved over the layers, so that a slow moment of the machine
+hits all; ratios are medians of the per-round ratios. Memory held is what stays allocated after forward, output
+included, input not.
 """
 
 import argparse
@@ -20,7 +22,16 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from autodropout.layers import ConvRule, DropBlock, DropLayer, Dropout, Rule, SequenceRule, SpatialDropout, StochasticDepth
+from autodropout.layers import (
+    ConvRule,
+    DropBlock,
+    DropLayer,
+    Dropout,
+    Rule,
+    SequenceRule,
+    SpatialDropout,
+    StochasticDepth,
+)
 from autodropout.spaces import ConvPattern, SequencePattern
 
 RATE = 0.2
@@ -118,7 +129,11 @@ def main() -> None:
         "what": f"forward + backward, float32, rate {RATE}, {rounds} interleaved rounds",
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "torchvision": torchvision.__version__},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
         "results": [],
     }
     for kind, layers, shape in shapes:

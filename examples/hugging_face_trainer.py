@@ -1,4 +1,7 @@
-"""A policy under the Hugging Face Trainer. Run: python examples/hugging_face_trainer.py (needs transformers, accelerate)"""
+"""A policy under the Hugging Face Trainer.
+
+Run: python examples/hugging_face_trainer.py (needs transformers and accelerate)
+"""
 
 import tempfile
 
@@ -22,7 +25,9 @@ class StepRate(TrainerCallback):
     def __init__(self, schedule: ad.RateSchedule) -> None:
         self.schedule = schedule
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: object) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: object
+    ) -> None:
         self.schedule.step()
 
 
@@ -41,7 +46,12 @@ def train(steps: int = 6) -> tuple[ad.Attachment, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=steps, per_device_train_batch_size=8, report_to=[], use_cpu=True, disable_tqdm=True
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=8,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
         )
         trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[StepRate(schedule)])
         result = trainer.train()

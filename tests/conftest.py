@@ -1,4 +1,4 @@
-"""Shared by all tests: two threads at most, and a fixed seed before each test."""
+"""Shared by all tests: one thread, so that tests side by side do not wait for each other, and a fixed seed before each test."""
 
 import pytest
 import torch
@@ -10,4 +10,4 @@ def fixed_seed() -> None:
 
 
 def pytest_configure() -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)

@@ -17,8 +17,10 @@ ARROWS = {  # each package, and those it may import
     "layers": {"spaces", "patterns"},
     "attach": {"spaces", "patterns", "layers"},
     "report": {"spaces", "patterns", "policies"},
+    "search": {"spaces"},
+    "controller": {"spaces", "search"},  # the records that proposers and the search exchange are the search's
 }
-WITHOUT_TORCH = ("spaces",)
+WITHOUT_TORCH = ("spaces", "search")
 
 
 def imports(path: Path) -> set[str]:

@@ -1,4 +1,7 @@
-"""What each rank of the distributed tests runs: `python distributed_worker.py TEST RANK FOLDER`. Results go to FOLDER/RANK.pt."""
+"""What each rank of the distributed tests runs: `python distributed_worker.py TEST RANK FOLDER`.
+
+Results go to FOLDER/RANK.pt.
+"""
 
 import os
 import sys

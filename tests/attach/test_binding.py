@@ -32,7 +32,9 @@ def test_the_space_of_resnet50_has_the_papers_four_groups() -> None:
 
 
 def test_groups_and_residual_decide_where_patterns_go(four_groups: ad.ConvSpace) -> None:
-    on = ad.attach(resnet18(), policy_of(four_groups, (1, False), (0, True), (2, True), (0, False)), rate=0.2, example=IMAGE)
+    on = ad.attach(
+        resnet18(), policy_of(four_groups, (1, False), (0, True), (2, True), (0, False)), rate=0.2, example=IMAGE
+    )
     for row in on.sites:
         if row.group == 1:
             assert (row.rule is not None) == (row.role == "main")
@@ -119,7 +121,9 @@ class TestRefused:
         with pytest.raises(ad.NoSites, match="Transformer"):
             ad.attach(resnet18(), ad.baseline("word_dropout"), rate=0.1, example=IMAGE)
         plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-        with pytest.raises(ValueError, match="'stochastic_depth' goes to branch end, which this model lacks; found: main"):
+        with pytest.raises(
+            ValueError, match="'stochastic_depth' goes to branch end, which this model lacks; found: main"
+        ):
             ad.attach(plain, ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
 
     @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan"), "0.3"])

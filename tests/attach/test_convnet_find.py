@@ -102,7 +102,9 @@ def test_library_models(name: str, main: int, shortcut: int, identity: int, grou
     model, example = library_model(name), pictures(96)
     finding = find(model, example)
     assert [len(names(finding, role)) for role in Role] == [main, shortcut, identity]
-    assert {site.group for site in finding.sites} == set(range(1, groups + 1))
+    main = [site.group for site in finding.sites if site.role == Role.MAIN]
+    assert list(dict.fromkeys(main)) == list(range(1, groups + 1))
+    assert {site.group for site in finding.sites} == set(main)
     assert len({site.name for site in finding.sites}) == len(finding.sites)
     with_stem = find(model, example, stem=True)
     assert sorted(set(names(with_stem, Role.MAIN)) - set(names(finding, Role.MAIN))) == sorted(stem)
@@ -146,7 +148,7 @@ def test_pre_activation_blocks():
     assert rows(finding) == [
         ("stage.0.bn1", "main", 1),
         ("stage.0.bn2", "main", 2),
-        ("stage.0:identity", "identity", 2),  # a projection without a normalization
+        ("stage.0.project:identity", "identity", 2),  # a projection without a normalization
         ("stage.1.bn1", "main", 2),
         ("stage.1.bn2", "main", 2),
         ("stage.1:identity", "identity", 2),
@@ -198,6 +200,70 @@ class ByFunction(Block):
         return self.branch(F.relu(x)) + x
 
 
+class ReadTwice(Block):
+    """A shortcut that the sum shares with a gate."""
+
+    def __init__(self) -> None:
+        super().__init__(shortcut=nn.Identity())
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.shortcut(x)
+        return (self.branch(x) + shortcut) * torch.sigmoid(shortcut)
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = conv(4, 4)
+
+    def forward(self, share: float, x: Tensor) -> Tensor:
+        return share * self.conv(x)
+
+
+class SecondArgument(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = Mixing()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn2(self.conv2(F.relu(self.bn1(self.mix(0.5, x))))) + x
+
+
+class Parting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = conv(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.conv(x), x.abs()
+
+
+class OneModuleForBoth(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Parting()
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch, shortcut = self.part(x)
+        return self.bn2(self.conv2(self.bn1(self.conv1(branch)))) + shortcut
+
+
+class AddedTwice(Block):
+    """Adds its input, and later once more, by modules that add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between, self.add1, self.add2 = conv(4, 4), Adding(), Adding()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.add2(x, self.between(self.add1(x, self.branch(x))))
+
+
+class Adding(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
 class Twice(Block):
     """Two residual sums in one module: the second's shortcut is no module's input or output."""
 
@@ -216,8 +282,11 @@ class Twice(Block):
         (PooledByFunction(stride=2), "changes the spatial size in a function"),
         (ByFunction(), "begins with a function (relu)"),
         (Twice(), "begins inside the block"),
+        (ReadTwice(), "is read by more than the sum"),
+        (SecondArgument(), "with stage.0.mix, which does not take it as its first argument"),
+        (OneModuleForBoth(), "begins in the same module as the branch"),
     ],
-    ids=["pooled by a function", "branch begins with a function", "two sums"],
+    ids=lambda one: type(one).__name__ if isinstance(one, nn.Module) else "",
 )
 def test_shortcuts_out_of_reach_are_named(block: nn.Module, reason: str):
     finding = find(small(block), pictures(16))
@@ -225,6 +294,28 @@ def test_shortcuts_out_of_reach_are_named(block: nn.Module, reason: str):
     assert told.startswith("stage.0: the shortcut ")
     assert reason in told
     assert names(finding, Role.MAIN) == ["stage.0.bn1", "stage.0.bn2"]
+
+
+def test_an_input_added_twice_is_one_site():
+    finding = find(small(AddedTwice()), pictures(8))
+    (site,) = (site for site in finding.sites if site.role == Role.IDENTITY)
+    assert site.place == IdentityShortcut("stage.0", ("stage.0.conv1", "stage.0.add2"))
+    assert finding.unreached == ("stage.0: adds its input more than once; only the first sum is a site",)
+
+
+def test_a_shortcut_shared_by_blocks_is_reached_through_the_blocks():
+    shared = nn.Identity()
+    finding = find(small(Block(shortcut=shared), Block(shortcut=shared)), pictures(8))
+    assert [site.place for site in finding.sites if site.role == Role.IDENTITY] == [
+        IdentityShortcut(f"stage.{n}", (f"stage.{n}.conv1",)) for n in (0, 1)
+    ]
+
+
+def test_a_shortcut_belongs_to_the_group_of_the_sum():
+    shortcut = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.AvgPool2d(2))
+    finding = find(small(Block(), Block(shortcut=shortcut, stride=2)), pictures(16))
+    (site,) = (site for site in finding.sites if site.role == Role.SHORTCUT)
+    assert (site.shape, site.group) == ((2, 4, 16, 16), 2)
 
 
 class Sum(nn.Module):
@@ -261,6 +352,48 @@ def test_a_third_branch_is_named():
     assert place == IdentityShortcut("stage.0", ("stage.0.branches.0", "stage.0.branches.1"))
 
 
+class Crossing(nn.Module):
+    """Two branches that exchange what they made before they are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.join = conv(4, 4), conv(4, 4), conv(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = self.left(x), self.right(x)
+        return self.join(torch.cat([left, right], 1)) + left * right
+
+
+class Slices(nn.Module):
+    """One half of the channels is convolved and added to the other, as in Res2Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = conv(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.chunk(2, 1)
+        return torch.cat([left, self.conv(left) + right], 1)
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (Crossing(), "adds two branches that meet more than once before: neither is a shortcut of the other"),
+        (Slices(), "adds a slice of a tensor to what was made from it: that is no shortcut"),
+        (
+            Sum(nn.Sequential(Block(), Block()), nn.Sequential(Block()), identity=False),
+            "adds two branches that both hold residual blocks: neither is the shortcut",
+        ),
+    ],
+    ids=["crossing", "slices", "both residual"],
+)
+def test_sums_that_are_no_residual_blocks_are_named(block: nn.Module, reason: str):
+    finding = find(small(Block(), block), pictures(8))
+    assert finding.unreached == (f"stage.1: {reason}",)
+    assert not any(site.block == "stage.1" for site in finding.sites)
+
+
 def test_nested_blocks():
     """The inner block decides for its normalizations; the outer one has an identity of its own."""
     finding = find(small(Sum(nn.Sequential(Block(), conv(4, 4), nn.BatchNorm2d(4)))), pictures(8))
@@ -279,6 +412,41 @@ def test_what_runs_in_a_residual_branch_is_no_stem():
     """The first sum is the inner block's; the normalization before it belongs to the outer block."""
     finding = find(small(Sum(nn.Sequential(normed(), Block()))), pictures(8))
     assert names(finding, Role.MAIN)[0] == "stage.0.branches.0.0.1"
+
+
+class Plain(Block):
+    """Of the residual block's type, but without a skip."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.branch(x))
+
+
+class Optional(Block):
+    def __init__(self, skip: bool) -> None:
+        super().__init__()
+        self.skip = skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.branch(x) + x if self.skip else self.branch(x)
+
+
+@pytest.mark.parametrize(
+    ("parts", "first"),
+    [
+        # A container of the same type follows: those right before are stages too, but for one that normalizes itself.
+        ([normed(), nn.Sequential(Optional(False)), nn.Sequential(Optional(True)), nn.Sequential(Plain())], "1.0.bn1"),
+        ([nn.MaxPool2d(1), nn.Sequential(Plain()), nn.Sequential(Optional(True)), nn.Sequential()], "1.0.bn1"),
+        ([nn.Sequential(Plain()), nn.MaxPool2d(1), nn.Sequential(Optional(True)), nn.Sequential(Plain())], "2.0.bn1"),
+        # None follows: only those count that hold blocks of the same type.
+        ([normed(), nn.Sequential(Optional(False)), nn.Sequential(Optional(False), Optional(True))], "1.0.bn1"),
+        ([nn.Sequential(Plain()), nn.Sequential(Optional(False), Optional(True))], "1.0.bn1"),
+        # Blocks and stem side by side.
+        ([conv(4, 4), nn.BatchNorm2d(4), Plain(), Optional(False), Optional(True)], "3.bn1"),
+    ],
+)
+def test_where_the_body_begins(parts: list[nn.Module], first: str):
+    finding = find(nn.Sequential(*parts), pictures(8, channels=4))
+    assert finding.sites[0].name == first
 
 
 class Inception(nn.Module):
@@ -379,6 +547,26 @@ def test_a_normalization_that_casts_is_reached_and_one_that_activates_is_named()
     finding = find(small(block), pictures(8))
     assert names(finding, Role.MAIN) == ["stage.0.bn1"]
     assert finding.unreached == ("stage.0.bn2: applies its activation itself, with no module between the two",)
+
+
+def test_a_child_shared_by_normalizations_is_no_place():
+    class Activating(nn.BatchNorm2d):
+        def __init__(self, between: nn.Module) -> None:
+            super().__init__(4)
+            self.between = between
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(self.between(super().forward(x)))
+
+    block, between = Block(), nn.Identity()
+    block.bn1, block.bn2 = Activating(between), Activating(between)
+    other = Block()
+    other.bn1 = Activating(nn.Identity())
+    finding = find(small(block, other), pictures(8))
+    assert names(finding, Role.MAIN) == ["stage.1.bn1", "stage.1.bn2"]
+    site = next(site for site in finding.sites if site.name == "stage.1.bn1")
+    assert site.place == ModuleInput("stage.1.bn1.between")
+    assert [told.split(":")[0] for told in finding.unreached] == ["stage.0.bn1", "stage.0.bn2"]
 
 
 def test_non_square_maps_are_grouped_by_height_and_width():

@@ -166,6 +166,9 @@ def test_a_rate_of_zero_and_eval_mode_are_no_error():
         for drop in drops:
             drop.set_rate(0.0)
         assert torch.equal(model(x), expected)
+        features = pictures(8, channels=4)
+        model.stage[0](features)
+        assert not vars(features)  # nothing is left on a tensor that was not dropped
         drops[1].set_rate(0.5)  # its output carries a tag into the next block, whose drop is not active
         reference = small_reference(model, x)
         assert torch.equal(model(x), reference)

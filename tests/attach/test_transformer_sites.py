@@ -1,6 +1,7 @@
 """Which sites are found, how they are shown to a drop, and what is said of those that are not."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -103,7 +104,7 @@ def test_gate_and_up_share_one_mask(ff):
 
 
 class Block(nn.Module):
-    """A block as users write it. `style` says how: fused or written-out attention, inline or as modules, before or after norm."""
+    """A block as users write it. `style` says how: attention fused or not, feed-forward inline, norm after the sum."""
 
     def __init__(self, style: str) -> None:
         super().__init__()
@@ -217,6 +218,29 @@ def test_plain_blocks_are_masked_where_they_say(style):
     torch.testing.assert_close(actual.transpose(0, 1) if "time first" in style else actual, y, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["the model", "each block"])
+@pytest.mark.parametrize("style", ["module", "module after", "module inline dropout"])
+def test_plain_blocks_compile(style, whole):
+    """By all three ways to a skip input. A block compiled by itself gets graphs of their own for its hooks."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Block(style), Block(style)).train(), torch.randn(BATCH, LENGTH, WIDTH)
+    finding = find(model, x)
+    put(model, finding, Scale(1.5))
+    expected, graphs = model(x), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # the compiler looks
+        for module in [model] if whole else model:
+            module.compile(fullgraph=True, backend=backend)
+        torch.testing.assert_close(model(x), expected)
+    assert len(graphs) == 1 or not whole
+
+
 class LowRank(nn.Module):
     """A linear layer with an adapter beside it."""
 
@@ -247,9 +271,8 @@ def test_a_linear_layer_with_an_adapter_is_one_linear_layer():
 
 def test_what_is_not_understood_is_said():
     """A soft cap bends the scores, unseen on small ones; experts are tensors, and no modules."""
-    options = dict(
-        vocab_size=60, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=1, num_attention_heads=HEADS
-    )
+    options = {"vocab_size": 60, "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": 1}
+    options["num_attention_heads"] = HEADS
     ids = {"input_ids": torch.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)}
     config = transformers.Gemma2Config(**options, num_key_value_heads=2, head_dim=SIZE, attn_implementation="eager")
     finding = find(transformers.Gemma2Model(config), ids)
@@ -398,7 +421,7 @@ def test_a_block_that_runs_twice_is_one_layer():
 
 
 def test_a_checkpoint_that_cuts_a_branch_is_an_error():
-    """A reentrant checkpoint hands detached tensors to its recomputation, and the mask of the skip input would be lost."""
+    """A reentrant checkpoint hands detached tensors to its recomputation: the skip input's mask would be lost."""
 
     class Cut(Block):
         def forward(self, x):

@@ -8,7 +8,7 @@ import transformers
 from torch import Tensor, nn
 
 from autodropout.attach.sites import Finding
-from autodropout.attach.transformer import find as find  # noqa: PLC0414  (tests take all they need from here)
+from autodropout.attach.transformer import find as find  # tests take all they need from here
 from autodropout.layers.drop import Drop
 
 BATCH, LENGTH, TARGET, WIDTH, HEADS = 2, 9, 7, 32, 4
@@ -138,8 +138,8 @@ def roberta(attn: str = "sdpa"):
 
 def gpt2(attn: str = "sdpa", **options):
     config = transformers.GPT2Config(
-        vocab_size=60, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_inner=INNER, n_positions=32, bos_token_id=1, eos_token_id=2,
-        use_cache=False, attn_implementation=attn, **options,
+        vocab_size=60, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_inner=INNER, n_positions=32, bos_token_id=1,
+        eos_token_id=2, use_cache=False, attn_implementation=attn, **options,
     )  # fmt: skip
     return transformers.GPT2LMHeadModel(config), {"input_ids": _ids()}
 
@@ -171,9 +171,9 @@ def t5(attn: str = "sdpa", ff: str = "gelu"):
 
 def bart(attn: str = "sdpa"):
     config = transformers.BartConfig(
-        vocab_size=60, d_model=WIDTH, encoder_layers=2, decoder_layers=2, encoder_attention_heads=HEADS, use_cache=False,
+        vocab_size=60, d_model=WIDTH, encoder_layers=2, decoder_layers=2, encoder_attention_heads=HEADS,
         decoder_attention_heads=HEADS, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, max_position_embeddings=32,
-        attn_implementation=attn,
+        use_cache=False, attn_implementation=attn,
     )  # fmt: skip
     return transformers.BartForConditionalGeneration(config), {"input_ids": _ids(), "decoder_input_ids": _ids(TARGET)}
 

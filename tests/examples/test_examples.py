@@ -34,7 +34,9 @@ def test_plain_loop() -> None:
     assert not model.training
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # the trainers'
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)  # the trainers'
 def test_hugging_face_trainer() -> None:
     pytest.importorskip("accelerate", reason="accelerate, which the Trainer needs, is not installed")
     import hugging_face_trainer
@@ -44,7 +46,9 @@ def test_hugging_face_trainer() -> None:
     assert on.rate == 0.1, "the late schedule was stepped by the trainer"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # the trainers'
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)  # the trainers'
 def test_lightning_trainer() -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     import lightning_trainer

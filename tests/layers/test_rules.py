@@ -65,7 +65,9 @@ def test_values_are_zero_or_rescaled(rule: Rule, shape: tuple[int, ...], dtype: 
     assert 0 < kept.double().mean() < 1
     realised = not isinstance(rule, Dropout | SpatialDropout | StochasticDepth | VariationalDropout | WordDropout)
     scale = h.numel() / kept.sum().item() if realised else 1 / 0.6
-    torch.testing.assert_close(out, torch.where(kept, h.double() * scale, 0).to(dtype), rtol=8e-3 if dtype.itemsize == 2 else 1e-6, atol=0)
+    torch.testing.assert_close(
+        out, torch.where(kept, h.double() * scale, 0).to(dtype), rtol=8e-3 if dtype.itemsize == 2 else 1e-6, atol=0
+    )
 
 
 @EVERY_RULE

@@ -80,7 +80,7 @@ def test_exact_small_case() -> None:
 
 
 def test_draws_cover_their_ranges_uniformly() -> None:
-    """Centres, angles and shears: means and variances of 20,000 uniform draws, each within 5 standard errors (p < 1e-6)."""
+    """Centres, angles and shears of 20,000 units: means within 5 standard errors of a uniform draw's (p < 1e-6)."""
     tiling = Tiling((1, 1), (1, 1), 1, rotate=60, shear_x=0.4, shear_y=0.2)
     draws = [oracle.conv_draw(tiling, 9, 5, 77, unit) for unit in range(20_000)]
     columns = torch.tensor([(d.luck, *d.centre, d.angle, d.shear_x, d.shear_y) for d in draws], dtype=torch.float64)
@@ -127,9 +127,9 @@ class TestAncestors:
 class TestRealisedRate:
     """The share of cells dropped is rate times the coverage that the oracle integrates, over 200 random patterns.
 
-    The sampling unit is the draw unit. Its share of dropped cells lies in [0, 1] and has mean m, so its variance is at most
-    m (1 - m). With 200 comparisons at 16,384 units, a Bonferroni-corrected p of 0.001 over all gives 4.56 standard errors; 0.003 is
-    left to the oracle's integration over angles and shears in 8 steps.
+    The sampling unit is the draw unit. Its share of dropped cells lies in [0, 1] and has mean m, so its variance is
+    at most m (1 - m). With 200 comparisons at 16,384 units, a Bonferroni-corrected p of 0.001 over all gives 4.56
+    standard errors; 0.003 is left to the oracle's integration over angles and shears in 8 steps.
     """
 
     UNITS = 16_384

@@ -27,9 +27,7 @@ def dropped(runs: Runs, shape: tuple[int, ...], rate: float, seed: int) -> Tenso
     seed=st.integers(0, 2**63 - 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_every_value_is_the_oracles(
-    runs: Runs, heads: int, length: int, channels: int, rate: float, seed: int
-) -> None:
+def test_every_value_is_the_oracles(runs: Runs, heads: int, length: int, channels: int, rate: float, seed: int) -> None:
     values = dropped(runs, (2, heads, length, channels), rate, seed)
     expected = oracle.sequence_dropped(runs, 2 * heads, length, channels, rate, seed)
     assert values.flatten(0, 1).tolist() == expected
@@ -81,8 +79,8 @@ def test_starts_are_uniform() -> None:
 def test_realised_rate() -> None:
     """Share dropped = rate * size / (size + stride), over 200 random patterns and shapes.
 
-    The sampling unit is a row; its share lies in [0, 1] with mean m, so its variance is at most m (1 - m). 200 comparisons,
-    4,096 rows, p of 0.001 over all: 4.56 standard errors.
+    The sampling unit is a row; its share lies in [0, 1] with mean m, so its variance is at most m (1 - m). 200
+    comparisons, 4,096 rows, p of 0.001 over all: 4.56 standard errors.
     """
     for number in range(200):
         r = random.Random(number)

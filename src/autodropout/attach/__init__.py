@@ -4,4 +4,15 @@ from autodropout.attach.binding import Attachment, BoundSite, attach, attached, 
 from autodropout.attach.schedule import RateSchedule
 from autodropout.attach.sites import NoSites, Role, Site
 
-__all__ = ["Attachment", "BoundSite", "NoSites", "RateSchedule", "Role", "Site", "attach", "attached", "discover", "space"]
+__all__ = [
+    "Attachment",
+    "BoundSite",
+    "NoSites",
+    "RateSchedule",
+    "Role",
+    "Site",
+    "attach",
+    "attached",
+    "discover",
+    "space",
+]

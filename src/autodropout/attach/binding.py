@@ -6,8 +6,9 @@ Rates follow the paper's appendix: linear over depth for ConvNets, the last site
 shortcut at the rate of its block's last site; constant for Transformers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -58,7 +59,9 @@ class BoundSite:
 class Attachment:
     """A policy on a model. `print(on)` shows its sites; `on.set_rate` changes the rate; `on.detach()` takes it off."""
 
-    def __init__(self, model: nn.Module, what: Policy | Baseline, finding: Finding, sites: Sequence[BoundSite], rate: float):
+    def __init__(
+        self, model: nn.Module, what: Policy | Baseline, finding: Finding, sites: Sequence[BoundSite], rate: float
+    ) -> None:
         self.model = model
         self.policy = what
         self.kind = finding.kind
@@ -67,7 +70,7 @@ class Attachment:
         self.rate = rate
 
     def set_rate(self, rate: float) -> None:
-        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up without recompiling."""
+        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up as they are."""
         _check_rate(rate)
         for bound in self.sites:
             if bound.drop is not None:
@@ -96,16 +99,16 @@ def attach(
     """Put a policy, or a baseline, on a model. It acts while the model trains; in eval mode nothing changes.
 
     Args:
-        model: any `nn.Module`; it is not copied or wrapped, and its `state_dict` stays as it is.
-        policy: from `ad.load`, a space's `sample`, a study, or `ad.baseline`.
-        example: one input: a tensor, a tuple of positional or a dict of keyword arguments. One eval forward is traced on it.
-        rate: the drop rate; when left out, the one recorded with the policy.
-        depth: "linear" or "constant" over depth; when left out, linear for ConvNets and constant for Transformers.
-        stem: whether normalizations before a ConvNet's first residual block are sites too.
+        model: any `nn.Module`; it is not copied or wrapped, and its `state_dict` stays as it is. policy: from
+        `ad.load`, a space's `sample`, a study, or `ad.baseline`. example: one input: a tensor, a tuple of positional
+        or a dict of keyword arguments. One eval forward is traced on it. rate: the drop rate; when left out, the one
+        recorded with the policy. depth: "linear" or "constant" over depth; when left out, linear for ConvNets and
+        constant for Transformers. stem: whether normalizations before a ConvNet's first residual block are sites too.
         kind: "convnet" or "transformer", for a baseline that both have on a model that is both.
 
     Raises:
-        ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy, or has a
+        ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy,
+        or has a
             policy attached already.
     """
     model = unwrap(model)
@@ -141,7 +144,9 @@ def attached(model: nn.Module) -> Attachment | None:
     return on
 
 
-def space(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> ConvSpace | TransformerSpace:
+def space(
+    model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False
+) -> ConvSpace | TransformerSpace:
     """The space of a model's policies: its groups, or its sites, found by tracing one eval forward on `example`."""
     finding = discover(unwrap(model), example, kind=kind, stem=stem)
     if finding.kind == "convnet":
@@ -151,21 +156,25 @@ def space(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: boo
 
 def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> Finding:
     """The sites of a model. Without a kind both are tried, and a model that is both must be told which is meant."""
-    if kind == "convnet":
-        return convnet.find(model, example, stem=stem)
-    if kind == "transformer":
-        return transformer.find(model, example)
+    finders: dict[str, Callable[[], Finding]] = {
+        "convnet": partial(convnet.find, model, example, stem=stem),
+        "transformer": partial(transformer.find, model, example),
+    }
     if kind is not None:
-        raise ValueError(f'kind must be "convnet" or "transformer", got {kind!r}')
+        if kind not in finders:
+            raise ValueError(f'kind must be "convnet" or "transformer", got {kind!r}')
+        return finders[kind]()
     found: list[Finding] = []
     problems: list[str] = []
-    for look in (lambda: convnet.find(model, example, stem=stem), lambda: transformer.find(model, example)):
+    for find in finders.values():
         try:
-            found.append(look())
+            found.append(find())
         except NoSites as problem:
             problems.append(str(problem))
     if len(found) > 1:
-        raise ValueError('this model has sites of a ConvNet and of a Transformer: say kind="convnet" or kind="transformer"')
+        raise ValueError(
+            'this model has sites of a ConvNet and of a Transformer: say kind="convnet" or kind="transformer"'
+        )
     if not found:
         raise NoSites(" ".join(problems))
     return found[0]
@@ -180,7 +189,9 @@ def _kind_of(policy: Policy | Baseline) -> Kind | None:
 
 
 def _choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
-    recorded = policy.provenance.rate if isinstance(policy, ConvPolicy | TransformerPolicy) and policy.provenance else None
+    recorded = (
+        policy.provenance.rate if isinstance(policy, ConvPolicy | TransformerPolicy) and policy.provenance else None
+    )
     chosen = recorded if rate is None else rate
     if chosen is None:
         raise ValueError("no rate was given, and the policy records none: pass rate=0.2, say")

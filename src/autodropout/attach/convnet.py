@@ -108,16 +108,18 @@ def _shortcut_sites(
             continue
         path = graph.calls[residual.call].path
         place = place_on_shortcut(graph, residual, consumers, runs)
-        name = f"{path}:identity"
         if isinstance(place, str):
             unreached.append(f"{path or 'the model'}: the shortcut {place}")
-        elif name not in found:
-            masked = residual.join if isinstance(place, IdentityShortcut) else residual.shortcut_end
-            total = graph.nodes[residual.total]
+            continue
+        if isinstance(place, IdentityShortcut):
+            name, masked = f"{path}:identity", residual.join
+        else:
+            name, masked = f"{place.path}:identity", residual.shortcut_end
+        if name not in found:
             site = Site(name, Role.IDENTITY, graph.nodes[masked].shape, place, block=path)
-            found[name] = _Found(residual.total, total.shape[2:], site)
+            found[name] = _Found(residual.total, graph.nodes[residual.total].shape[2:], site)
         elif found[name].site.place != place:  # not merely another run of the same block
-            unreached.append(f"{path or 'the model'}: has more than one shortcut; only its first is a site")
+            unreached.append(f"{path or 'the model'}: adds its input more than once; only the first sum is a site")
     return list(found.values()), list(dict.fromkeys(unreached))
 
 

@@ -1,7 +1,8 @@
 """What makes an attached policy impossible to lose in silence.
 
 1. `torch.compile` does not notice hooks that come or go after its first call: `forget_compiled` makes it start afresh.
-2. Converting to SyncBatchNorm, or any other surgery that replaces a module, drops the hooks on it: `watch` lets the model's
+2. Converting to SyncBatchNorm, or any other surgery that replaces a module, drops the hooks on it: `watch` lets the
+   model's
    next training forward fail with an explanation.
 """
 
@@ -34,7 +35,9 @@ def watch(model: nn.Module) -> None:
             parent, _, child = name.rpartition(".")
             hosts.append((model.get_submodule(parent), child, module, name))
     store(model)["hosts"] = tuple(hosts)
-    model.register_forward_pre_hook(on_forward)
+    # A hook of any kind on this one would turn off its fused eval path, and eval outputs must not change at all.
+    if not isinstance(model, nn.TransformerEncoderLayer):
+        model.register_forward_pre_hook(on_forward)
 
 
 def on_forward(model: nn.Module, args: Any) -> None:
@@ -44,6 +47,6 @@ def on_forward(model: nn.Module, args: Any) -> None:
             # Wrapped (by activation checkpointing, by FSDP) it is no longer its parent's child, but still in the model.
             if parent._modules.get(child) is not module and all(module is not other for other in model.modules()):
                 raise RuntimeError(
-                    f"{name} was replaced after a policy was attached, and its drops went with it (does the model convert "
-                    "its normalizations, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
+                    f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
+                    "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
                 )

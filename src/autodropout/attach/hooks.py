@@ -1,9 +1,9 @@
 """What runs inside a model while a policy is attached.
 
-Hooks are functions of this package, never closures, and look up their drop on the module they are called with. So a deep copy
-of a model (an EMA copy) has drops of its own, pickling works, `torch.compile` sees plain attribute access, and `remove_all` can
-tell our hooks from everybody else's, on copies too. Drops lie in the module's `__dict__` under one key and are not registered:
-`state_dict`, `named_modules` and `export` do not change.
+Hooks are functions of this package, never closures, and look up their drop on the module they are called with. So a
+deep copy of a model (an EMA copy) has drops of its own, pickling works, `torch.compile` sees plain attribute access,
+and `remove_all` can tell our hooks from everybody else's, on copies too. Drops lie in the module's `__dict__` under
+one key and are not registered: `state_dict`, `named_modules` and `export` do not change.
 """
 
 from collections.abc import Callable
@@ -67,6 +67,10 @@ def remove_all(model: nn.Module) -> None:
             for number, hook in list(hooks.items()):
                 if getattr(hook, "__module__", "").startswith("autodropout.attach."):
                     del hooks[number]
-                    for flags in (module._forward_hooks_with_kwargs, module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
+                    for flags in (
+                        module._forward_hooks_with_kwargs,
+                        module._forward_pre_hooks_with_kwargs,
+                        module._forward_hooks_always_called,
+                    ):
                         flags.pop(number, None)
         module.__dict__.pop(KEY, None)

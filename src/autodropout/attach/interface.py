@@ -50,7 +50,9 @@ class Interface:
         _register()  # a pickled model may wake up in a process that never attached anything
 
 
-def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> Any:
     """What an attached module's attention interface calls: the function it would have called, with drops around."""
     here: Interface = module.__dict__[KEY][SLOT]
     if here.config._attn_implementation != here.attend.implementation:
@@ -59,16 +61,16 @@ def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask
             "detach, set it, and attach again"
         )
     if not module.training:
-        return here.attend.function(module, query, key, value, mask, **options)
+        return here.attend.function(module, query, key, value, attention_mask, **options)
     drops = here.drops
     query, key, value = dropped(drops, QUERY, query), dropped(drops, KEY_, key), dropped(drops, VALUE, value)
     if PROBABILITIES in drops and drops[PROBABILITIES].active:
         context, weights = explicit(
-            here.attend.implementation, module, query, key, value, mask, options, drops[PROBABILITIES]
+            here.attend.implementation, module, query, key, value, attention_mask, options, drops[PROBABILITIES]
         )
         context = context.transpose(1, 2)  # (N, T, heads, D)
     else:
-        context, weights = here.attend.function(module, query, key, value, mask, **options)
+        context, weights = here.attend.function(module, query, key, value, attention_mask, **options)
     if CONTEXT in drops:
         context = drops[CONTEXT](context.transpose(1, 2)).transpose(1, 2)
     return context.contiguous(), weights if here.attend.implementation == "eager" else None
@@ -114,14 +116,14 @@ def watched(called: Callable[[nn.Module, tuple[Tensor, ...], Callable[[], tuple[
         function = original(self, implementation, default)
 
         def attended(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
         ) -> Any:
             def run() -> tuple[Any, Attend]:
-                result = function(module, query, key, value, mask, **options)
+                result = function(module, query, key, value, attention_mask, **options)
                 return result, Attend(
                     function,
                     implementation,
-                    _explained(implementation, module, query, key, value, mask, options, result),
+                    _explained(implementation, module, query, key, value, attention_mask, options, result),
                 )
 
             return called(module, (query, key, value), run)

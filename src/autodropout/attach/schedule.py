@@ -7,7 +7,8 @@
 
 - constant: `rate` throughout.
 - linear: from `start` up (or down) to `rate` over the first `until` of the steps, as DropBlock's authors trained.
-- early: `rate` until `until` of the steps, then none; late: none, then `rate` (Liu et al. 2023, "Dropout Reduces Underfitting").
+- early: `rate` until `until` of the steps, then none; late: none, then `rate` (Liu et al. 2023, "Dropout Reduces
+  Underfitting").
 """
 
 from typing import Literal, Protocol, TypedDict, get_args

@@ -4,7 +4,7 @@ from collections import Counter
 
 from autodropout.attach.places import IdentityShortcut, ModuleOutput
 from autodropout.attach.record import Graph
-from autodropout.attach.residual import Residual
+from autodropout.attach.residual import Residual, members
 
 
 def place_on_shortcut(
@@ -21,29 +21,17 @@ def place_on_shortcut(
     last = _last_module(graph, residual, consumers, runs)
     if last is not None:
         return ModuleOutput(last)
+    inside = residual.shortcut | 1 << residual.total
+    if any(not inside >> reader & 1 for node in members(residual.shortcut) for reader in consumers[node]):
+        return "is read by more than the sum"
     if graph.nodes[residual.join].shape[2:] != graph.nodes[residual.total].shape[2:]:
         return "changes the spatial size in a function, not in a module"
     block = graph.calls[residual.call]
     if block.arguments[:1] != (residual.join,):
         return "begins inside the block, not at its first argument"
-    branch: dict[int, None] = {}  # runs, called from the block itself, by which the branch begins
-    kept: set[int | None] = set()  # runs by which the shortcut and the sum read the block's input
-    for reader in consumers[residual.join]:
-        if not block.first <= reader < block.end:
-            continue
-        child = graph.child(residual.call, graph.nodes[reader].call)
-        if reader == residual.total or residual.shortcut >> reader & 1:
-            kept.add(child)
-        elif child is None:
-            name = getattr(graph.nodes[reader].function, "__name__", "a function")
-            return f"shares its input with a branch that begins with a function ({name}), not with a module"
-        elif graph.calls[child].arguments[:1] != (residual.join,):
-            return f"shares its input with {graph.calls[child].path}, which does not take it as its first argument"
-        else:
-            branch[child] = None
-    if not kept.isdisjoint(branch):
-        return "begins in the same module as the branch"
-    entries = tuple(dict.fromkeys(graph.calls[child].path for child in branch))
+    entries = _entries(graph, residual, consumers[residual.join], inside)
+    if isinstance(entries, str):
+        return entries
     return IdentityShortcut(block.path, entries, tuple(path for path in entries if runs[path] != runs[block.path]))
 
 
@@ -61,3 +49,26 @@ def _last_module(graph: Graph, residual: Residual, consumers: list[list[int]], r
         ):
             return call.path
     return None
+
+
+def _entries(graph: Graph, residual: Residual, readers: list[int], inside: int) -> tuple[str, ...] | str:
+    """The modules, called by the block itself, through which all but the nodes `inside` read the block's input."""
+    block = graph.calls[residual.call]
+    branch: dict[int, str] = {}
+    kept: set[int | None] = set()
+    for reader in readers:
+        if not block.first <= reader < block.end:
+            continue
+        child = graph.child(residual.call, graph.nodes[reader].call)
+        if inside >> reader & 1:
+            kept.add(child)
+        elif child is None:
+            name = getattr(graph.nodes[reader].function, "__name__", "a function")
+            return f"shares its input with a branch that begins with a function ({name}), not with a module"
+        elif graph.calls[child].arguments[:1] != (residual.join,):
+            return f"shares its input with {graph.calls[child].path}, which does not take it as its first argument"
+        else:
+            branch[child] = graph.calls[child].path
+    if not kept.isdisjoint(branch):
+        return "begins in the same module as the branch"
+    return tuple(dict.fromkeys(branch.values()))

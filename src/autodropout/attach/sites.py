@@ -1,8 +1,10 @@
 """What discovery finds in a model: sites, each with the place where a drop can be put.
 
-    model + example --record--> graph of one eval forward --discover--> Finding(sites, unreached) --bind--> drops at their places
+    model + example --record--> graph of one eval forward --discover--> Finding(sites, unreached) --bind--> drops at
+    their places
 
-`convnet.py` and `transformer.py` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during training.
+`convnet.py` and `transformer.py` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during
+training.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ class NoSites(ValueError):
 
 
 class Role(StrEnum):
-    """What a ConvNet site is to its residual block. (A Transformer site's role is its name in the space: `attention.query`.)"""
+    """What a ConvNet site is to its residual block. (A Transformer site's role is its name in the space.)"""
 
     MAIN = "main"  # after a normalization of the main branch
     SHORTCUT = "shortcut"  # after a normalization of a shortcut branch
@@ -50,7 +52,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Finding:
-    """All sites of a model, in forward order, and what looked like a site but cannot be reached, each with the reason."""
+    """All sites of a model in forward order, and what looked like a site but cannot be reached, with the reason."""
 
     kind: str  # "convnet" or "transformer"
     sites: tuple[Site, ...]

@@ -70,7 +70,6 @@ class _Search:
         if not self.layers and not self.parts.attentions:
             return  # sums of linear layers alone are no Transformer
         for branch in self.parts.branches:
-            layout = Tokens()
             for found in branch.attentions:
                 sub, layout = self.attention(found)
                 self.skip(sub, SKIP, branch.residual, layout)

@@ -197,8 +197,8 @@ def _same_side(value: Tensor) -> None:
     """Reentrant checkpointing hands detached copies to the recomputation: what tensors carry does not get across."""
     if value.requires_grad and not torch.is_grad_enabled():
         raise RuntimeError(
-            "a reentrant checkpoint (or no_grad) begins between a skip input and its branch, where the mask of the skip "
-            "input cannot follow: checkpoint whole blocks, or pass use_reentrant=False"
+            "a reentrant checkpoint (or no_grad) begins between a skip input and its branch, where the mask of the "
+            "skip input cannot follow: checkpoint whole blocks, or pass use_reentrant=False"
         )
 
 

@@ -1,7 +1,8 @@
-"""Baselines by name, attachable by the same call as a policy: `ad.attach(model, ad.baseline("dropblock", block=7), ...)`.
+"""Baselines by name, attachable by the same call as a policy: `ad.attach(model, ad.baseline("dropblock", block=7),
+...)`.
 
-A baseline is a rule and the sites it goes to. The defaults follow common practice; `sites=` and `groups=` change them, so
-that a comparison can be made at exactly the sites of a policy.
+A baseline is a rule and the sites it goes to. The defaults follow common practice; `sites=` and `groups=` change
+them, so that a comparison can be made at exactly the sites of a policy.
 """
 
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 
 from autodropout.layers.drop import Rule
 from autodropout.layers.rules import (
-    Dropout,
     DropBlock,
+    Dropout,
     SpatialDropout,
     StochasticDepth,
     VariationalDropout,

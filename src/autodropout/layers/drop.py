@@ -1,8 +1,8 @@
 """Mask, rescale: `h * m * Size(m) / Sum(m)` (paper, equation 1), and the object that does it at one site of a model.
 
-A *rule* says which mask to draw for a tensor: our patterns and the peers are rules (`layers/rules.py`). A *drop* is a rule at a
-rate. `Drop` is for models somebody else wrote: it is no `nn.Module`, so that attaching it leaves `state_dict`,
-`named_modules` and `export` alone. `DropLayer` is the same thing as a module, for models of one's own.
+A *rule* says which mask to draw for a tensor: our patterns and the peers are rules (`layers/rules.py`). A *drop* is a
+rule at a rate. `Drop` is for models somebody else wrote: it is no `nn.Module`, so that attaching it leaves
+`state_dict`, `named_modules` and `export` alone. `DropLayer` is the same thing as a module, for models of one's own.
 """
 
 from typing import Protocol

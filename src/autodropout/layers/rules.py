@@ -1,8 +1,9 @@
 """Rules: our two patterns, and the peers they are compared with.
 
 Each is a frozen record called with (h, rate, seed). The rate is a 0-d tensor throughout, so that changing it never
-recompiles; that is why the peers are not torchvision's or torch.nn's, whose rates are Python floats. Tests hold them against
-those. Our patterns and DropBlock rescale by the realised share of kept cells, the other peers by `1 / (1 - rate)`, as published.
+recompiles; that is why the peers are not torchvision's or torch.nn's, whose rates are Python floats. Tests hold them
+against those. Our patterns and DropBlock rescale by the realised share of kept cells, the other peers by `1 / (1 -
+rate)`, as published.
 """
 
 import math
@@ -100,8 +101,8 @@ class WordDropout:
 class DropBlock:
     """Square blocks (Ghiasi et al. 2018), in each channel on its own.
 
-    Departures: blocks of any size, cut to the map where they are larger; and the density of blocks solves for the share of
-    cells dropped exactly, blocks overlapping or not, so that `rate` means the same on 7x7 as on 56x56.
+    Departures: blocks of any size, cut to the map where they are larger; and the density of blocks solves for the
+    share of cells dropped exactly, blocks overlapping or not, so that `rate` means the same on 7x7 as on 56x56.
     """
 
     block: int = 7

@@ -1,14 +1,18 @@
-"""ConvNet masks: tiled rectangles, rotated and sheared (paper: "Search Space for Dropout Patterns in ConvNets", appendix A).
+"""ConvNet masks: tiled rectangles, rotated and sheared (paper: "Search Space for Dropout Patterns in ConvNets",
+appendix A).
 
-A draw unit is a (sample, channel), or a sample when the pattern is shared along channels. The pattern hits a unit with
-probability `rate`; a unit that is hit draws a centre, an angle and two shears of its own. To decide about a cell, map it back
-through the rotation and the shears, round to a cell of the plane, and ask whether that cell lies in a rectangle of the tiling:
+A draw unit is a (sample, channel), or a sample when the pattern is shared along channels. The pattern hits a unit
+with probability `rate`; a unit that is hit draws a centre, an angle and two shears of its own. To decide about a
+cell, map it back through the rotation and the shears, round to a cell of the plane, and ask whether that cell lies in
+a rectangle of the tiling:
 
-    cell (y, x) --inverse map--> cell (v, u) of the plane --minus the tiling's first cell--> profile_y[v] and profile_x[u]
+    cell (y, x) --inverse map--> cell (v, u) of the plane --minus the tiling's first cell--> profile_y[v] and
+    profile_x[u]
 
-Coordinates are fixed-point integers, so that one seed gives one mask on every backend, bit for bit. The coefficients of the
-inverse map carry 12 fractional bits: on maps of up to 512 cells float32 would hold every value exactly too, which a GPU kernel
-may use. `oracle.py` says the same in plain loops; departures from the paper are listed in docs/semantics.md.
+Coordinates are fixed-point integers, so that one seed gives one mask on every backend, bit for bit. The coefficients
+of the inverse map carry 12 fractional bits: on maps of up to 512 cells float32 would hold every value exactly too,
+which a GPU kernel may use. `oracle.py` says the same in plain loops; departures from the paper are listed in
+docs/semantics.md.
 """
 
 import math
@@ -68,8 +72,8 @@ def conv_mask(
     return mask, kept
 
 
-# An operator of its own: `torch.compile` sees one node, compiled code draws the very masks of eager code, and the CPU may
-# visit only the units that are hit, though their number depends on data.
+# An operator of its own: `torch.compile` sees one node, compiled code draws the very masks of eager code, and the CPU
+# may visit only the units that are hit, though their number depends on data.
 @torch.library.custom_op("autodropout::conv_mask", mutates_args=())
 def _conv_mask(
     seed: Tensor, rate: Tensor, shape: Sequence[int], size: Sequence[int], stride: Sequence[int], repeat: int,
@@ -153,7 +157,7 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _sin_cos(angle: Tensor) -> tuple[Tensor, Tensor]:
-    """Sine and cosine of a fixed-point angle below two radians, by Taylor's series: integers, so the same everywhere."""
+    """Sine and cosine of a fixed-point angle below two radians, by Taylor's series in integers."""
     one = 1 << _Q
     square = _times(angle, angle)
     sin = cos = torch.full_like(angle, one)

@@ -1,9 +1,10 @@
-"""Random numbers that are a pure function of one seed: the same on every device, under `torch.compile` and in a recomputation.
+"""Random numbers that are a pure function of one seed: the same on every device, under `torch.compile` and in a
+recomputation.
 
 A layer takes one int64 seed from the device's default generator, exactly as `nn.Dropout` takes its noise there. So
-`torch.manual_seed`, activation checkpointing and CUDA graphs behave as users know. Site and rank are mixed in, so that no two
-sites of a model and no two ranks of a job share a mask. Everything after that is SplitMix64 (Steele, Lea and Flood 2014) on
-counters: integer arithmetic, hence identical to the bit wherever it runs.
+`torch.manual_seed`, activation checkpointing and CUDA graphs behave as users know. Site and rank are mixed in, so
+that no two sites of a model and no two ranks of a job share a mask. Everything after that is SplitMix64 (Steele, Lea
+and Flood 2014) on counters: integer arithmetic, hence identical to the bit wherever it runs.
 """
 
 import torch

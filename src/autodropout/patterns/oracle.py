@@ -81,7 +81,7 @@ def in_tiling(cell: int, size: int, stride: int, repeat: int) -> bool:
 
 
 def source(y: int, x: int, h: int, w: int, matrix: Matrix) -> tuple[int, int]:
-    """The cell of the plane that a cell of the map shows: mapped back about the map's centre, rounded to the nearest."""
+    """The cell of the plane that a cell of the map shows: mapped back about the map's centre, then rounded."""
     dy, dx = y - (h - 1) / 2, x - (w - 1) / 2
     (vy, vx), (uy, ux) = matrix
     return math.floor(vy * dy + vx * dx + (h - 1) / 2 + 0.5), math.floor(uy * dy + ux * dx + (w - 1) / 2 + 0.5)

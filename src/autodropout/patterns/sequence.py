@@ -1,12 +1,14 @@
 """Transformer masks: runs of tokens (paper: "Search Space for Dropout Patterns in Transformers", appendix B).
 
-A tensor is (..., T, C): (N, T, C) outside attention, (N, heads, T, C) inside, (N, heads, T, S) for probabilities, where S
-plays C. Every leading index draws a start of its own. Runs of `size` covered tokens follow each other, `stride` tokens apart:
+A tensor is (..., T, C): (N, T, C) outside attention, (N, heads, T, C) inside, (N, heads, T, S) for probabilities,
+where S plays C. Every leading index draws a start of its own. Runs of `size` covered tokens follow each other,
+`stride` tokens apart:
 
     token t is covered when (t - start) mod (size + stride) < size
 
-Covered positions drop with probability `rate`, one draw per (token, channel); per run when `share_t`, for all channels when
-`share_c`. With `stride = 0` and `size >= T` there is one run from 0: Dropout, Word Dropout (`share_c`), Variational (`share_t`).
+Covered positions drop with probability `rate`, one draw per (token, channel); per run when `share_t`, for all
+channels when `share_c`. With `stride = 0` and `size >= T` there is one run from 0: Dropout, Word Dropout (`share_c`),
+Variational (`share_t`).
 """
 
 from collections.abc import Sequence
@@ -40,7 +42,8 @@ class Runs:
 def sequence_mask(runs: Runs, shape: Sequence[int], rate: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
     """The mask of a pattern on a (..., T, C) tensor: True where a value is kept; and how many of its values it keeps.
 
-    `rate` and `seed` as in `conv_mask`. The mask broadcasts against `shape`: its last axis is 1 when shared along channels.
+    `rate` and `seed` as in `conv_mask`. The mask broadcasts against `shape`: its last axis is 1 when shared along
+    channels.
     """
     mask, kept = torch.ops.autodropout.sequence_mask(
         seed, rate, list(shape), runs.size, runs.stride, runs.share_t, runs.share_c
@@ -49,7 +52,7 @@ def sequence_mask(runs: Runs, shape: Sequence[int], rate: Tensor, seed: Tensor) 
 
 
 def bernoulli(shape: Sequence[int], rate: Tensor, seed: Tensor) -> Tensor:
-    """Independent draws, True with probability `rate`: the element number i of the result is a function of (seed, i)."""
+    """Independent draws, True with probability `rate`; element number i is a function of (seed, i)."""
     drawn: Tensor = torch.ops.autodropout.bernoulli(seed, rate, list(shape))
     return drawn
 
@@ -85,7 +88,9 @@ def _cover(runs: Runs, rows: int, length: int, seed: Tensor) -> tuple[Tensor, Te
     period = runs.size + runs.stride
     token = torch.arange(length, device=seed.device)
     if not runs.draws_start(length):
-        return torch.ones((rows, length), dtype=torch.bool, device=seed.device), torch.zeros_like(token).expand(rows, -1)
+        return torch.ones((rows, length), dtype=torch.bool, device=seed.device), torch.zeros_like(token).expand(
+            rows, -1
+        )
     start = below(words(seed ^ _STARTS, torch.arange(rows, device=seed.device), 1), period)  # (rows, 1)
     position = token - start + period  # of which the first period is the run that began before the sequence
     return position % period < runs.size, position // period

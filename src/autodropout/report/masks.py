@@ -1,9 +1,10 @@
 """Pictures of a policy's masks, after the paper's appendix "Visualization of Good Dropout Patterns".
 
-    python -c "import autodropout as ad; from autodropout.report import draw_masks; draw_masks(ad.load('policy.json'), 'masks.png')"
+    python -c "import autodropout as ad; from autodropout.report import draw_masks; draw_masks(ad.load('policy.json'),
+    'masks.png')"
 
-A ConvNet policy: one row a group, each panel the mask of one channel of one sample that the pattern hits. A Transformer policy:
-one panel a site, tokens to the right and channels down. Dark cells are dropped.
+A ConvNet policy: one row a group, each panel the mask of one channel of one sample that the pattern hits. A
+Transformer policy: one panel a site, tokens to the right and channels down. Dark cells are dropped.
 """
 
 import os
