@@ -8,7 +8,7 @@ import transformers
 from torch import Tensor, nn
 
 from autodropout.attach.sites import Finding
-from autodropout.attach.transformer import find as find  # tests take all they need from here
+from autodropout.attach.transformer.find import find as find  # tests take all they need from here
 from autodropout.layers.drop import Drop
 
 BATCH, LENGTH, TARGET, WIDTH, HEADS = 2, 9, 7, 32, 4

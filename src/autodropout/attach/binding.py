@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from autodropout.attach import convnet, transformer
+from autodropout.attach import convnet
 from autodropout.attach.assign import Depth, group_sizes, rules, shares
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
 from autodropout.attach.sites import Finding, NoSites, Site
 from autodropout.attach.table import table
+from autodropout.attach.transformer.find import find as find_transformer
 from autodropout.layers import Baseline, Drop, Rule
 from autodropout.spaces import ConvPolicy, ConvSpace, Policy, TransformerPolicy, TransformerSpace
 
@@ -158,7 +159,7 @@ def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: 
     """The sites of a model. Without a kind both are tried, and a model that is both must be told which is meant."""
     finders: dict[str, Callable[[], Finding]] = {
         "convnet": partial(convnet.find, model, example, stem=stem),
-        "transformer": partial(transformer.find, model, example),
+        "transformer": partial(find_transformer, model, example),
     }
     if kind is not None:
         if kind not in finders:

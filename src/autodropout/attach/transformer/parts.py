@@ -17,8 +17,8 @@ from functools import cached_property
 
 from torch import nn
 
-from autodropout.attach.transformer_graph import ADD, ATTENTION, CONTRACT, KEEP, RESHAPE, SCALE, SOFTMAX, Graph
-from autodropout.attach.transformer_hooks import Argument, Item
+from autodropout.attach.transformer.graph import ADD, ATTENTION, CONTRACT, KEEP, RESHAPE, SCALE, SOFTMAX, Graph
+from autodropout.attach.transformer.hooks import Argument, Item
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from autodropout.attach.layouts import Heads
-from autodropout.attach.transformer_graph import Graph
-from autodropout.attach.transformer_parts import Linear, Parts
+from autodropout.attach.transformer.graph import Graph
+from autodropout.attach.transformer.layouts import Heads
+from autodropout.attach.transformer.parts import Linear, Parts
 
 
 def projected(parts: Parts, node: int | None) -> tuple[Linear, Heads] | None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.attach.hooks import KEY, store
-from autodropout.attach.layouts import Layout
+from autodropout.attach.transformer.layouts import Layout
 from autodropout.layers.drop import Drop
 
 SLOT = "host"

@@ -4,11 +4,11 @@ they do).
 
 from dataclasses import dataclass
 
-from autodropout.attach.layouts import Layout
 from autodropout.attach.sites import Place
-from autodropout.attach.transformer_graph import Graph
-from autodropout.attach.transformer_hooks import Argument, Carry, Hop, Item, SetAside, Swap
-from autodropout.attach.transformer_parts import Residual
+from autodropout.attach.transformer.graph import Graph
+from autodropout.attach.transformer.hooks import Argument, Carry, Hop, Item, SetAside, Swap
+from autodropout.attach.transformer.layouts import Layout
+from autodropout.attach.transformer.parts import Residual
 
 
 @dataclass(frozen=True)

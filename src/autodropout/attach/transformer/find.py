@@ -1,4 +1,4 @@
-"""Find the sites of a Transformer: eleven per layer (`Semantics` of the design; the paper's section on Transformers).
+"""Find the sites of a Transformer: eleven per layer (docs/semantics.md; the paper's section on Transformers).
 
     model + example --record--> graph --parts--> attentions, sums, feed-forwards --> sites, each with a place
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from torch import nn
 
-from autodropout.attach import attention as multihead
-from autodropout.attach import skips, torch_layers
-from autodropout.attach.heads import gathered, projected
-from autodropout.attach.interface import InInterface
-from autodropout.attach.layouts import Layout, Tokens, Weights, shown
 from autodropout.attach.sites import Finding, NoSites, Place
-from autodropout.attach.sublayers import SubLayer, numbered, refuse_shared
-from autodropout.attach.torch_layers import InLayer
-from autodropout.attach.transformer_graph import Call, Graph, record
-from autodropout.attach.transformer_hooks import OnInput, OnOutput
-from autodropout.attach.transformer_parts import Attention, FeedForward, Linear, Parts, Residual
+from autodropout.attach.transformer import attention as multihead
+from autodropout.attach.transformer import skips, torch_layers
+from autodropout.attach.transformer.graph import Call, Graph, record
+from autodropout.attach.transformer.heads import gathered, projected
+from autodropout.attach.transformer.hooks import OnInput, OnOutput
+from autodropout.attach.transformer.interface import InInterface
+from autodropout.attach.transformer.layouts import Layout, Tokens, Weights, shown
+from autodropout.attach.transformer.parts import Attention, FeedForward, Linear, Parts, Residual
+from autodropout.attach.transformer.sublayers import SubLayer, numbered, refuse_shared
+from autodropout.attach.transformer.torch_layers import InLayer
 
 QUERY, KEY, VALUE, PROBABILITIES, CONTEXT, OUTPUT = (*multihead.INNER, multihead.OUTPUT)
 SKIP = "attention.residual"

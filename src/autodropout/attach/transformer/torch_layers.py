@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from autodropout.attach.attention import FORWARD, put_forward
 from autodropout.attach.hooks import KEY
-from autodropout.attach.layouts import Tokens
+from autodropout.attach.transformer.attention import FORWARD, put_forward
+from autodropout.attach.transformer.layouts import Tokens
 from autodropout.layers.drop import Drop
 
 SLOT = "layer"

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from autodropout.attach import interface
 from autodropout.attach.record import call, quiet
-from autodropout.attach.transformer_hooks import Argument, Item
+from autodropout.attach.transformer import interface
+from autodropout.attach.transformer.hooks import Argument, Item
 
 Function = Callable[..., Any]
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autodropout.attach.attention import CONTEXT, KEY_, PROBABILITIES, QUERY, VALUE, attend, dropped
 from autodropout.attach.hooks import KEY, store, undo
+from autodropout.attach.transformer.attention import CONTEXT, KEY_, PROBABILITIES, QUERY, VALUE, attend, dropped
 from autodropout.layers.drop import Drop
 
 NAME = "autodropout"

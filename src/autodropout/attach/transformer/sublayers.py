@@ -5,7 +5,7 @@ numbered.
 from dataclasses import dataclass, field, replace
 
 from autodropout.attach.sites import Place, Site
-from autodropout.attach.transformer_graph import Graph
+from autodropout.attach.transformer.graph import Graph
 
 BRANCH_ENDS = ("attention.output", "feedforward.output")
 
