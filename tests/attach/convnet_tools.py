@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from autodropout.attach.convnet.normalizations import NORMALIZING
+from autodropout.attach.convnet.places import IdentityShortcut
+from autodropout.attach.convnet.residual import SUMS
 from autodropout.attach.hooks import remove_all
-from autodropout.attach.normalizations import NORMALIZING
-from autodropout.attach.places import IdentityShortcut
-from autodropout.attach.residual import SUMS
 from autodropout.attach.sites import Finding, Role, Site
 from autodropout.layers.drop import Drop, Rule
 

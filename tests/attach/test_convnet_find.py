@@ -6,10 +6,10 @@ from convnet_tools import Block, PreActivation, conv, library_model, pictures, s
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autodropout.attach.convnet import find
-from autodropout.attach.places import IdentityShortcut, ModuleInput, ModuleOutput
+from autodropout.attach.convnet.find import find
+from autodropout.attach.convnet.places import IdentityShortcut, ModuleInput, ModuleOutput
+from autodropout.attach.convnet.residual import find_residuals
 from autodropout.attach.record import record
-from autodropout.attach.residual import find_residuals
 from autodropout.attach.sites import Finding, NoSites, Role
 
 

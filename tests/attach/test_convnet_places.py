@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from autodropout.attach.convnet import find
+from autodropout.attach.convnet.find import find
+from autodropout.attach.convnet.places import IdentityShortcut
 from autodropout.attach.hooks import KEY, remove_all
-from autodropout.attach.places import IdentityShortcut
 from autodropout.attach.sites import Role, Site
 from autodropout.layers.drop import Drop
 

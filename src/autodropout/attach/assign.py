@@ -35,8 +35,11 @@ def shares(finding: Finding, depth: Depth) -> dict[str, float]:
 
 
 def group_sizes(finding: Finding) -> tuple[tuple[int, int], ...]:
-    """(height, width) of a ConvNet's groups, in order."""
-    sizes = {site.group: (site.shape[2], site.shape[3]) for site in finding.sites if site.group is not None}
+    """(height, width) of a ConvNet's groups, in order: their main sites', since a shortcut may be pooled on its way."""
+    sizes: dict[int, tuple[int, int]] = {}
+    for site in sorted(finding.sites, key=lambda site: site.role != Role.MAIN):
+        assert site.group is not None
+        sizes.setdefault(site.group, (site.shape[2], site.shape[3]))
     return tuple(sizes[number] for number in sorted(sizes))
 
 

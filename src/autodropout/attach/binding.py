@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from autodropout.attach import convnet
 from autodropout.attach.assign import Depth, group_sizes, rules, shares
+from autodropout.attach.convnet.find import find as find_convnet
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
 from autodropout.attach.sites import Finding, NoSites, Site
@@ -158,7 +158,7 @@ def space(
 def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> Finding:
     """The sites of a model. Without a kind both are tried, and a model that is both must be told which is meant."""
     finders: dict[str, Callable[[], Finding]] = {
-        "convnet": partial(convnet.find, model, example, stem=stem),
+        "convnet": partial(find_convnet, model, example, stem=stem),
         "transformer": partial(find_transformer, model, example),
     }
     if kind is not None:

@@ -41,7 +41,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
         raise ValueError(f"parameter {lazy!r} has no shape yet: run the model once before looking for its sites")
     flags = [(module, module.training) for module in model.modules()]
     cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if "torch._dynamo" in sys.modules:  # a model compiled before must run its Python, or nobody sees its operations

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
-from autodropout.attach.places import ModuleInput, ModuleOutput
+from autodropout.attach.convnet.places import ModuleInput, ModuleOutput
+from autodropout.attach.convnet.residual import Function, ancestors
 from autodropout.attach.record import Call, Graph
-from autodropout.attach.residual import Function, ancestors
 
 NORMALIZATIONS = (_NormBase, nn.GroupNorm)  # batch (synchronized too) and instance normalization; group normalization
 NORMALIZING: frozenset[Function] = frozenset(

@@ -1,12 +1,5 @@
 """Find the sites of a ConvNet by tracing one eval forward (paper, section "AutoDropout" and the appendix on ConvNets).
 
-    record.py          one forward as a graph
-    residual.py        its residual blocks: main branch and shortcut
-    normalizations.py  its normalizations, each with the place behind it
-    shortcuts.py       places on shortcuts that have no normalization
-    stem.py            what runs before the first stage of blocks
-    here               roles and groups
-
 Departures from the paper:
 1. Identity shortcuts are sites too, under the token `residual`; the paper speaks of shortcut branches, not of which.
 2. The paper does not speak of the stem; we leave it alone unless asked. A stage whose blocks happen to have no skip, as
@@ -19,13 +12,13 @@ from typing import Any
 
 from torch import nn
 
-from autodropout.attach.normalizations import Normalization, find_normalizations
-from autodropout.attach.places import IdentityShortcut
+from autodropout.attach.convnet.normalizations import Normalization, find_normalizations
+from autodropout.attach.convnet.places import IdentityShortcut
+from autodropout.attach.convnet.residual import Residual, find_residuals
+from autodropout.attach.convnet.shortcuts import place_on_shortcut
+from autodropout.attach.convnet.stem import first_stage
 from autodropout.attach.record import Graph, record
-from autodropout.attach.residual import Residual, find_residuals
-from autodropout.attach.shortcuts import place_on_shortcut
 from autodropout.attach.sites import Finding, NoSites, Role, Site
-from autodropout.attach.stem import first_stage
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from autodropout.attach.places import IdentityShortcut, ModuleOutput
+from autodropout.attach.convnet.places import IdentityShortcut, ModuleOutput
+from autodropout.attach.convnet.residual import Residual, members
 from autodropout.attach.record import Graph
-from autodropout.attach.residual import Residual, members
 
 
 def place_on_shortcut(

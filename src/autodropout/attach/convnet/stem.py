@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from autodropout.attach.normalizations import NORMALIZATIONS
+from autodropout.attach.convnet.normalizations import NORMALIZATIONS
 from autodropout.attach.record import Graph
 
 
