@@ -121,10 +121,12 @@ def attach(
     finding = discover(model, example, kind=kind or _kind_of(policy), stem=stem)
     rule_of = rules(policy, finding)
     share_of = shares(finding, depth or ("linear" if finding.kind == "convnet" else "constant"))
+    device = next((parameter.device for parameter in model.parameters()), None)
     bound = []
     for number, site in enumerate(finding.sites):
         rule, share = rule_of.get(site.name), share_of[site.name]
-        bound.append(BoundSite(site, rule, share, Drop(rule, rate * share, number) if rule is not None else None))
+        drop = Drop(rule, rate * share, number, device) if rule is not None else None
+        bound.append(BoundSite(site, rule, share, drop))
     on = Attachment(model, policy, finding, bound, rate)
     try:
         for row in bound:

@@ -34,10 +34,10 @@ def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
 class Drop:
     """A rule at a rate, at one numbered site."""
 
-    def __init__(self, rule: Rule, rate: float, site: int) -> None:
+    def __init__(self, rule: Rule, rate: float, site: int, device: torch.device | None = None) -> None:
         self.rule = rule
         self.site = site
-        self.rate = torch.zeros((), dtype=torch.float32)
+        self.rate = torch.zeros((), dtype=torch.float32, device=device)
         self.active = False
         self.set_rate(rate)
 

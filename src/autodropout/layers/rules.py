@@ -8,13 +8,13 @@ rate)`, as published.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from autodropout.layers.drop import rescale
+from autodropout.patterns.caching import cache_on_cpu
 from autodropout.patterns.conv import Tiling, conv_mask
 from autodropout.patterns.sequence import Runs, bernoulli, sequence_mask
 from autodropout.spaces import ConvPattern, SequencePattern
@@ -139,24 +139,30 @@ def _(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
     return torch.empty_like(rate)
 
 
-@lru_cache(maxsize=256)
+@cache_on_cpu
 def _density_table(height: int, width: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Expected share of covered cells against density, finely enough to interpolate.
 
     A cell that k corners could cover stays uncovered with probability (1 - density)**k.
     """
 
-    def covering(cells: int, block: int) -> Tensor:
-        place = torch.arange(cells)
-        return torch.minimum(place, torch.tensor(cells - block)) - (place - block + 1).clamp(min=0) + 1
+    def covering(cells: int, block: int) -> tuple[Tensor, Tensor]:
+        """Along one axis: 1, 2, ..., and the share of cells that so many places of a block cover."""
+        place = torch.arange(cells, device=device)
+        places = place.clamp(max=cells - block) - (place - block + 1).clamp(min=0) + 1  # (cells,)
+        counts = torch.arange(1, block + 1, device=device)
+        return counts.double(), (places[:, None] == counts).double().mean(0)
 
-    corners, cells = torch.outer(covering(height, rows), covering(width, columns)).unique(return_counts=True)
-    steps = torch.cat([torch.zeros(1), torch.logspace(-7, math.log10(40), 2048, dtype=torch.float64)])
-    shares = -torch.expm1(-torch.outer(steps, corners.double())) @ (cells / cells.sum()).double()
-    shares[-1] = 1.0
+    (down, down_share), (across, across_share) = covering(height, rows), covering(width, columns)
+    corners = torch.outer(down, across).flatten()  # how many corners could cover a cell
+    cells = torch.outer(down_share, across_share).flatten()  # the share of cells of which that is true
+    steps = torch.logspace(-7, math.log10(40), 2048, dtype=torch.float64, device=device)
+    steps = F.pad(steps, (1, 0))
+    shares = -torch.expm1(-torch.outer(steps, corners)) @ cells
     densities = -torch.expm1(-steps)
-    densities[-1] = 1.0
-    return shares.to(device), densities.to(device)
+    for column in (shares, densities):
+        column[-1:].fill_(1.0)  # an assignment would copy from the host, which a CUDA graph cannot capture
+    return shares, densities
 
 
 def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:

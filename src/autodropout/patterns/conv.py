@@ -18,11 +18,11 @@ docs/semantics.md.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from autodropout.patterns.caching import cache_on_cpu
 from autodropout.patterns.draws import below, threshold, words
 
 FRACTION = 12  # fractional bits of the inverse map's coefficients
@@ -130,7 +130,7 @@ def covered(tiling: Tiling, draws: Tensor, h: int, w: int) -> Tensor:
     return inside[0] & inside[1]
 
 
-@lru_cache(maxsize=256)
+@cache_on_cpu
 def _profile(tiling: Tiling, axis: int, reach: int, device: torch.device) -> Tensor:
     """The tiling along one axis, from `reach` cells before its first to `reach` cells after its last."""
     size, stride, extent = tiling.size[axis], tiling.stride[axis], tiling.extent[axis]

@@ -1,4 +1,12 @@
-"""Tables, pictures and, with the search, the HTML report."""
+"""Tables, pictures and the HTML report of a study.
+
+- `masks`: a policy's masks as a picture
+- `history`: a study's trials as arrays
+- `html`, `sections`, `charts`, `report.css`: the report, one self-contained page
+- `plots`: several studies on one plot
+- `display`: the progress of a search in a terminal
+- `export`: a study's trials as a Parquet file or an Optuna study
+"""
 
 from autodropout.report.masks import draw_masks
 

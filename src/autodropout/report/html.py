@@ -1,0 +1,157 @@
+"""The report of a study: one HTML file with everything in it, for a colleague, an archive or a phone.
+
+    autodropout report mine --out report.html
+
+No script, no font, no link to anything outside; a content security policy says so to the browser, since the page also
+shows what children wrote: names, messages and tracebacks are escaped and can do nothing.
+"""
+
+import importlib.resources
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from autodropout.report.charts import Series, chart
+from autodropout.report.history import History, read_history
+from autodropout.report.sections import failures_section, policies_section, tokens_section
+from autodropout.search.reading import Reader
+from autodropout.search.records import Update
+from autodropout.search.states import PENDING, State
+from autodropout.search.url import Address
+from autodropout.spaces import software_versions
+from autodropout.spaces.atomic import write_atomically
+
+_SECURITY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+_CURVES = (  # title, and the metrics it shows with their names
+    ("Reward of an update's trials", {"mean_value": "mean", "baseline": "baseline"}),
+    ("Entropy of a proposal, in nats", {"entropy": "entropy"}),
+    ("Effective sample size", {"effective_size": "effective sample size"}),
+    ("Share of clipped importance weights", {"clip_share": "clip share"}),
+    ("Policy lag, in updates", {"lag": "lag"}),
+)
+
+
+def write_report(study: Reader, path: str | os.PathLike[str], address: Address | None = None) -> None:
+    """Write the report; the file is replaced as a whole. `address` says where the study is, without its password."""
+    write_atomically(Path(path), report_html(study, address).encode("utf-8", "backslashreplace"))
+
+
+def report_html(study: Reader, address: Address | None = None) -> str:
+    """The page of a study as it stands now; a driver may be at work."""
+    history, updates = read_history(study), study.updates()
+    style = importlib.resources.files("autodropout.report").joinpath("report.css").read_text()
+    body = (
+        _head(study, history, address),
+        _best_section(history),
+        _proposer_section(updates),
+        tokens_section(history),
+        policies_section(history),
+        failures_section(study, history, address),
+        _versions_section(study),
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_SECURITY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(study.info.name)} - autodropout</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _head(study: Reader, history: History, address: Address | None) -> str:
+    info, best, rate, owner = study.info, study.best(), history.per_minute(), study.owner()
+    scored = len(history.scored)
+    numbers = {
+        "best score": "-" if best is None else f"{best.value:.6g}",
+        "scored trials": f"{scored:,}",
+        "waiting or running": f"{history.count(*PENDING):,}",
+        "failed": f"{history.count(State.FAILED):,}",
+        "scored a minute": "-" if rate is None else f"{rate:.3g}",
+    }
+    states = ", ".join(f"{count:,} {state.name.lower()}" for state in State if (count := history.count(state)))
+    facts = (
+        ("space", info.space.describe()),
+        ("proposer", info.proposer),
+        ("seed", str(info.seed)),
+        ("C, M", f"{info.capacity} proposed at a time, {info.minibatch} in an update"),
+        ("floor", f"{info.floor:g} for a child that diverges"),
+        ("trials", states or "none yet"),
+        ("driven by", "nobody at the moment" if owner is None else str(owner)),
+        ("created", "-" if info.created is None else f"{info.created:%Y-%m-%d %H:%M} UTC"),
+        ("ledger", "" if address is None else str(address)),
+        *((name.replace("_", " "), "" if value is None else str(value)) for name, value in info.attributes.items()),
+    )
+    cards = "".join(f"<div><b>{escape(text)}</b><span>{escape(what)}</span></div>" for what, text in numbers.items())
+    rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in facts if text)
+    said = "no trial has a score yet" if best is None else f"best score {best.value:.6g}, by trial {best.number}"
+    return (
+        f'<h1>{escape(info.name)}</h1>\n<p class="lead">A search for dropout patterns: {said}. '
+        f'<span class="dim">Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.</span></p>\n'
+        f'<div class="big">{cards}</div>\n<dl>{rows}</dl>'
+    )
+
+
+def _best_section(history: History) -> str:
+    order = history.scored
+    if not len(order):
+        return '<h2>Best so far</h2>\n<p class="none">No trial has a score yet.</p>'
+    x = np.arange(1, len(order) + 1, dtype=np.float64)
+    own, stopped = history.own[order], history.stopped[order]
+    values = history.values[order]
+    series = [Series("a trial", x, np.where(own, values, np.nan), 1, "dots")]
+    if stopped.any():
+        series.append(
+            Series("stopped early, with the score it is credited", x, np.where(stopped, values, np.nan), 2, "dots")
+        )
+    series.append(Series("best so far", x, history.best_so_far(), 3, "steps"))
+    shown = values[own] if own.any() else values
+    low, high = float(np.quantile(shown, 0.02)), float(shown.max())
+    below = int(np.count_nonzero(shown < low))
+    diverged = int(np.count_nonzero(~own & ~stopped))
+    notes = [
+        f"{below} lower than the rest on the lower edge." if below else "",
+        f"{diverged} that diverged left out." if diverged else "",
+    ]
+    drawn = chart("Score", series, "scored trials, in the order in which they finished", (low, high))
+    return f'<h2>Best so far</h2>\n<div class="wide">{drawn}</div>\n<p class="dim">{" ".join(filter(None, notes))}</p>'
+
+
+def _proposer_section(updates: Sequence[Update]) -> str:
+    """Its curves over updates: those we know first, then whatever else it recorded."""
+    title = "<h2>The proposer, update by update</h2>\n"
+    if not updates:
+        return f'{title}<p class="none">It has not learned yet.</p>'
+    known = {name for _, names in _CURVES for name in names}
+    recorded = list(dict.fromkeys(name for update in updates for name in update.metrics))
+    curves = [*_CURVES, *((name.replace("_", " "), {name: name}) for name in recorded if name not in known)]
+    x = np.array([update.version for update in updates], dtype=np.float64)
+    drawn = []
+    for caption, names in curves:
+        series = [
+            Series(said, x, np.array([update.metrics.get(name, np.nan) for update in updates]), tone)
+            for tone, (name, said) in enumerate(names.items(), start=1)
+            if name in recorded
+        ]
+        if series:
+            drawn.append(chart(caption, series, "update"))
+    return (
+        f'{title}<div class="charts">{"".join(drawn)}</div>'
+        if drawn
+        else f'{title}<p class="none">It records nothing.</p>'
+    )
+
+
+def _versions_section(study: Reader) -> str:
+    then, now = dict(study.info.versions), software_versions()
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(then.get(name, '-'))}</td><td>{escape(now.get(name, '-'))}</td></tr>"
+        for name in dict.fromkeys([*then, *now])
+    )
+    heads = "<tr><th>software</th><th>when the study began</th><th>when this was written</th></tr>"
+    return f"<h2>Versions</h2>\n<table>{heads}{rows}</table>"

@@ -1,0 +1,31 @@
+"""Plots as files, by matplotlib."""
+
+import os
+from collections.abc import Mapping
+from typing import IO
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from autodropout.report.history import History
+
+
+def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Best so far over scored trials, one line a study; the format follows the file's suffix, as matplotlib's."""
+    if not studies:
+        raise ValueError("there is no study to compare")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, history in studies.items():
+        best = history.best_so_far()
+        scored = np.arange(1, len(best) + 1)
+        last = f"{best[-1]:.4g} after {len(best)}" if len(best) and np.isfinite(best[-1]) else "no score yet"
+        axes.step(scored, best, where="post", label=f"{name} ({history.info.proposer}): {last}", linewidth=1.8)
+    axes.set_xlabel("scored trials, in the order in which they finished")
+    axes.set_ylabel("best score so far")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=150, facecolor="white")
