@@ -9,6 +9,10 @@
 
     space = ad.space(model, x)                                           # what could be chosen for it
     policy = space.sample(seed=0)
+
+    def child(policy, seed, report) -> float: ...                        # your training: a validation score
+    study = ad.search(space, child, trials=512, workers=8)               # learn one; the same call resumes
+    study.best.policy.save("mine.json")
 """
 
 from autodropout.attach import Attachment, NoSites, RateSchedule, attach, attached, space
@@ -25,6 +29,7 @@ from autodropout.spaces import (
     TransformerSpace,
     load,
 )
+from autodropout.study import Study, search
 
 __version__ = "0.1.0"
 
@@ -41,11 +46,13 @@ __all__ = [
     "Provenance",
     "RateSchedule",
     "SequencePattern",
+    "Study",
     "TransformerPolicy",
     "TransformerSpace",
     "attach",
     "attached",
     "baseline",
     "load",
+    "search",
     "space",
 ]

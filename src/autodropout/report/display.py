@@ -18,17 +18,12 @@ from rich.text import Text
 from autodropout.search.driver import Progress
 
 EVERY = 10.0  # seconds between two plain lines
-STOPPING = "stopping: waiting for the children under way; Ctrl-C again ends them"
 
 
 class Display(Protocol):
     """Where a search stands, for its user."""
 
     def update(self, progress: Progress) -> None: ...
-
-    def stopping(self) -> None:
-        """Say, at the next update, that the search was told to stop. Safe in a signal handler."""
-        ...
 
 
 def words(progress: Progress) -> str:
@@ -62,7 +57,6 @@ class PlainDisplay:
     def __init__(self, name: str, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._console, self._clock = name, console, clock
         self._next: float | None = None
-        self._stopping = False
 
     def update(self, progress: Progress) -> None:
         now = self._clock()
@@ -70,12 +64,6 @@ class PlainDisplay:
             line = f"{self._name}: {progress.scored}/{progress.wanted} trials, {words(progress)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
             self._next = now + EVERY
-        if self._stopping:
-            self._stopping = False
-            self._console.print(f"{self._name}: {STOPPING}", highlight=False, markup=False, soft_wrap=True)
-
-    def stopping(self) -> None:
-        self._stopping = True
 
 
 class _Remaining(ProgressColumn):
@@ -102,16 +90,11 @@ class LiveDisplay:
         )
         self._task = self._bar.add_task(name, total=None)
         self._words = "starting"
-        self._stopping = False
         self.live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
 
     def update(self, progress: Progress) -> None:
         self._bar.update(self._task, completed=progress.scored, total=progress.wanted)
         self._words = words(progress)
 
-    def stopping(self) -> None:
-        self._stopping = True
-
     def _render(self) -> Group:
-        lines = [Text(self._words, style="dim"), *([Text(STOPPING, style="yellow")] if self._stopping else [])]
-        return Group(self._bar, *lines)
+        return Group(self._bar, Text(self._words, style="dim"))

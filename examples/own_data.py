@@ -1,0 +1,39 @@
+"""Search for your own model and data: python examples/own_data.py; it leaves the study and its best policy here."""
+
+import sys
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import autodropout as ad
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:  # 1. yours: here 1,797 digits of 8x8
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels)
+
+
+def model() -> nn.Module:  # 2. yours: patterns go behind the normalizations of any module, found by tracing it
+    features = nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(2)
+    return nn.Sequential(*features, nn.Flatten(), nn.Linear(256, 10))
+
+
+def child(policy: ad.Policy, seed: int) -> float:  # 3. yours: train under the policy; the score, higher is better
+    torch.set_num_threads(1)  # several children share the machine
+    torch.manual_seed(seed)
+    (x, y), net = data(), model()
+    ad.attach(net, policy, rate=0.2, example=x[:1])
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[:100]), y[:100]).backward()
+        optimizer.step()
+    return (net.eval()(x[100:1000]).argmax(1) == y[100:1000]).float().mean().item()  # the rest: for a last test
+
+
+if __name__ == "__main__":  # workers import this file; run again, it resumes: only trials still missing are made
+    space, trials = ad.space(model(), data()[0][:1]), int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    study = ad.search(space, child, trials, workers=2, storage="sqlite:///own_data.db")
+    study.best.policy.save("own_data.json")
+    print(f"the best of {len(study.trials)} scored {study.best.value:.3f}\n{study.best.policy}")

@@ -1,0 +1,148 @@
+"""The commands that look at a study or a policy, and disturb nobody: while a search runs, too."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autodropout.cli.options import STORAGE, AsJson, Picture, StorageUrl, StudyName
+from autodropout.cli.shell import opened, print_json, study_facts, study_names
+from autodropout.spaces import load
+from autodropout.study import StudyTrial
+
+
+def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJson = False) -> None:
+    """Say where a study stands.
+
+    Trials by state, the best of them, how fast it goes, who drives it. Disturbs nobody.
+    """
+    with opened(study, storage) as found:
+        facts = study_facts(found)
+        owner = found.reader.owner()
+        space = found.reader.info.space.describe()
+    if as_json:
+        print_json(facts)
+        return
+    best, rate, wanted, scored = facts["best"], facts["per_minute"], facts["wanted"], facts["scored"]
+    states = ", ".join(f"{count} {state}" for state, count in facts["trials"].items() if count)
+    left = f", about {(wanted - scored) / rate:.0f} min to go" if owner and rate and (wanted or 0) > scored else ""
+    lines = {
+        "study": f"{facts['study']} in {facts['storage']}",
+        "space": space,
+        "proposer": f"{facts['proposer']}, {facts['updates']} updates",
+        "scored": f"{scored} of {wanted}" if (wanted or 0) >= scored else f"{scored}",
+        "trials": states or "none yet",
+        "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
+        "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
+        "driven by": "nobody" if owner is None else str(owner),
+    }
+    for what, text in lines.items():
+        typer.echo(f"{what:<10}{text}")
+
+
+def best(
+    study: StudyName = None,
+    storage: StorageUrl = STORAGE,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it here instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the policy with the best score.
+
+    As a file that `ad.load` takes; with --json, together with its trial and score.
+    """
+    with opened(study, storage) as found:
+        trial = found.reader.best()
+        if trial is None:
+            raise ValueError(f"study {found.reader.info.name!r} has no scored trial yet")
+        policy, name = StudyTrial(trial, found.reader.info).policy, found.reader.info.name
+    if out is not None:
+        policy.save(out)
+        typer.echo(f"{out}: trial {trial.number} of {name!r}, score {trial.value:.6g}", err=True)
+    if as_json:
+        print_json({"study": name, "trial": trial.number, "value": trial.value, "policy": json.loads(policy.to_json())})
+    elif out is None:
+        typer.echo(policy.to_json(), nl=False)
+
+
+def show(
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="A policy's file, or the name of a bundled one.")],
+    out: Picture = Path("masks.png"),
+    rate: Annotated[float, typer.Option(min=0, max=1, help="At which a Transformer's positions are dropped.")] = 0.3,
+    seed: Annotated[int, typer.Option(min=0, help="Which masks are drawn.")] = 0,
+) -> None:
+    """Tell a policy in words, and draw its masks."""
+    from autodropout.report.masks import draw_masks
+
+    loaded = load(policy)
+    draw_masks(loaded, out, rate=rate, seed=seed)
+    typer.echo(f"{loaded}\n{out}")
+
+
+def report(
+    study: StudyName = None,
+    storage: StorageUrl = STORAGE,
+    out: Annotated[Path, typer.Option(metavar="FILE", dir_okay=False, help="The page.")] = Path("report.html"),
+) -> None:
+    """Write a study's report, one HTML file.
+
+    With everything in it, to be opened anywhere. May be written while the search runs.
+    """
+    from autodropout.report.html import write_report
+
+    with opened(study, storage) as found:
+        write_report(found.reader, out, found.address)
+    typer.echo(out)
+
+
+def compare(
+    chosen: Annotated[
+        list[str], typer.Argument(metavar="STUDY...", autocompletion=study_names, help="Names, or URL#NAME.")
+    ],
+    storage: StorageUrl = STORAGE,
+    out: Picture = Path("curves.png"),
+    as_json: AsJson = False,
+) -> None:
+    """Draw the best-so-far curves of several studies."""
+    from autodropout.report.history import read_history
+    from autodropout.report.plots import draw_comparison
+
+    histories, facts = {}, {}
+    for study in chosen:
+        with opened(study, storage) as found:
+            name = found.reader.info.name
+            label = name if name not in histories else f"{name} in {found.address}"
+            histories[label], facts[label] = read_history(found.reader), study_facts(found)
+    draw_comparison(histories, out)
+    if as_json:
+        print_json({"plot": str(out), "studies": list(facts.values())})
+        return
+    for label, fact in facts.items():
+        score = "no score" if fact["best"] is None else f"best {fact['best']['value']:.6g}"
+        typer.echo(f"{label}: {score} in {fact['scored']} trials by {fact['proposer']}")
+    typer.echo(out)
+
+
+def export(
+    study: StudyName = None,
+    storage: StorageUrl = STORAGE,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write a Parquet table.")] = None,
+    optuna: Annotated[str | None, typer.Option(metavar="URL", help="Copy into a new Optuna study there.")] = None,
+    optuna_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The copy's name, if not the study's.")
+    ] = None,
+) -> None:
+    """Take a study's trials to other tools.
+
+    A Parquet table of all trials, or a copy of those that have ended as an Optuna study, for optuna-dashboard.
+    """
+    from autodropout.report.export import write_optuna, write_parquet
+
+    if out is None and optuna is None:
+        raise typer.BadParameter("say what to write: --out trials.parquet, --optuna URL, or both")
+    with opened(study, storage) as found:
+        if out is not None:
+            typer.echo(f"{out}: {write_parquet(found.reader, out)} trials")
+        if optuna is not None:
+            name = optuna_name or found.reader.info.name
+            typer.echo(f"Optuna study {name!r}: {write_optuna(found.reader, optuna, name)} trials")

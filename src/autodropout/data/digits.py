@@ -1,0 +1,62 @@
+"""Handwritten digits: the 1,797 images of 8x8 that come with scikit-learn, so nothing is downloaded.
+
+They are enlarged, for a pattern needs room: its sizes are multiples of a fifth of the map, and in the last group of a
+Wide ResNet the map is a quarter of the image. 20x20 is the smallest image that leaves 5 cells there.
+"""
+
+import random
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from autodropout.data.splits import Labelled, Splits
+
+CLASSES = 10
+FEWEST = 174  # images of the rarest class, the digit 8
+
+
+@cache
+def load(train: int = 200, validation: int = 600, size: int = 20, seed: int = 0) -> Splits:
+    """The digits as (N, 1, size, size) in [-1, 1]; the same splits at every call, for ever.
+
+    Train and validation have equally many images of each class; test is the rest.
+
+    Args:
+        train, validation: how many images, multiples of 10; together at most 1,700, so that every class is tested.
+        size: of the enlarged images, bilinear.
+        seed: of the draw of the splits.
+    """
+    for name, value in (("train", train), ("validation", validation)):
+        if value < CLASSES or value % CLASSES:
+            raise ValueError(f"{name} must be a positive multiple of {CLASSES}, got {value}")
+    if train + validation >= CLASSES * FEWEST:
+        raise ValueError(f"train and validation leave no 8 to test with: {train} + {validation} of 1,797 images")
+    if size < 8:
+        raise ValueError(f"size must be at least 8, which the images have, got {size}")
+    pixels, labels = _bundled()
+    images = F.interpolate(pixels / 8 - 1, size=(size, size), mode="bilinear", align_corners=False)
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for members in _shuffled_by_class(labels, seed):
+        first, second = train // CLASSES, (train + validation) // CLASSES
+        for part, share in zip(parts, (members[:first], members[first:second], members[second:]), strict=True):
+            part += share
+    return Splits(*(Labelled(images[part], labels[part]) for part in parts))
+
+
+def _shuffled_by_class(labels: Tensor, seed: int) -> list[list[int]]:
+    """The images of each class in random order. Of Python's generator, `random()` alone is promised never to change."""
+    draw = random.Random(seed)
+    order = sorted(range(len(labels)), key=lambda _: draw.random())
+    return [[image for image in order if labels[image] == label] for label in range(CLASSES)]
+
+
+def _bundled() -> tuple[Tensor, Tensor]:
+    """Pixels 0..16 as (1797, 1, 8, 8), and the digits they show."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError("the digits come with scikit-learn: pip install scikit-learn") from error
+    bunch = load_digits()
+    return torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1), torch.tensor(bunch.target, dtype=torch.int64)

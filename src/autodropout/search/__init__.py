@@ -1,0 +1,1 @@
+"""HOW a search runs: ledger, two queues, engines, resume. Needs no torch."""

@@ -1,0 +1,50 @@
+"""The states of a trial, and every way from one to another.
+
+    WAITING ---start---> RUNNING ---finish---> FINISHED --apply--> APPLIED
+       ^                  | | |                                       ^
+       +-----requeue------+ | +------stop-----> STOPPED ----apply-----+
+                            +------fail-----> FAILED
+
+A trial never leaves APPLIED or FAILED. STOPPED is a child that was ended early: it has a value, which a proposer may
+learn from, and is never the best.
+"""
+
+from enum import Enum, StrEnum
+
+
+class State(Enum):
+    """Where a trial stands. The values are stored in ledgers: do not renumber."""
+
+    WAITING = 0
+    RUNNING = 1
+    FINISHED = 2
+    APPLIED = 3
+    STOPPED = 4
+    FAILED = 5
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.RUNNING}),
+    State.RUNNING: frozenset({State.WAITING, State.FINISHED, State.STOPPED, State.FAILED}),
+    State.FINISHED: frozenset({State.APPLIED}),
+    State.STOPPED: frozenset({State.APPLIED}),
+    State.APPLIED: frozenset(),
+    State.FAILED: frozenset(),
+}
+
+OUTCOMES = frozenset({State.FINISHED, State.STOPPED, State.FAILED})
+"""What can become of a running trial, other than to run again."""
+
+PENDING = frozenset({State.WAITING, State.RUNNING})
+"""Proposed and not yet finished: what the capacity C counts."""
+
+
+class FailureKind(StrEnum):
+    """Why a child gave no score of its own."""
+
+    CRASH = "crash"  # its process died
+    TIMEOUT = "timeout"  # it passed its deadline
+    OUT_OF_MEMORY = "out of memory"
+    DIVERGED = "diverged"  # a non-finite loss or score; the trial is FINISHED with the study's floor
+    USER_ERROR = "user error"  # the child raised, or returned what is not a score
+    INTERRUPTED = "interrupted"  # its driver died

@@ -1,0 +1,224 @@
+"""`ad.search`: learn a policy for a space with the user's own training as the judge; and the study it leaves.
+
+    study = ad.search(space, child, trials=512, workers=8)     # the same call again resumes
+    study.best.policy.save("mine.json")
+
+It stands above the packages because it joins them: a proposer of `controller`; ledger, driver and engine of `search`.
+"""
+
+import logging
+import signal
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from autodropout.controller import PROPOSERS, load_proposer, make_proposer
+from autodropout.search.driver import Driver, Progress
+from autodropout.search.halving import Halving
+from autodropout.search.jobs import Child
+from autodropout.search.ledger import Ledger
+from autodropout.search.local import LocalEngine
+from autodropout.search.protocols import Proposer
+from autodropout.search.reading import Reader
+from autodropout.search.records import StudyInfo, Trial
+from autodropout.search.writing import Writer
+from autodropout.spaces import ConvSpace, Policy, Provenance, Space, TransformerSpace, software_versions
+
+ENGINES = ("local",)
+
+log = logging.getLogger("autodropout")
+
+
+def search(
+    space: Space,
+    child: Child,
+    trials: int,
+    *,
+    workers: int = 1,
+    capacity: int = 16,
+    minibatch: int = 16,
+    storage: str = "sqlite:///autodropout.db",
+    name: str = "study",
+    engine: str = "local",
+    proposer: str = "controller",
+    seed: int = 0,
+    floor: float = 0.0,
+    deadline: float | None = None,
+    attempts: int = 3,
+    halving: Halving | None = None,
+    job: int = 1,
+    attributes: Mapping[str, Any] | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> "Study":
+    """Search for a policy. Killed or interrupted at any moment, the same call goes on where it was.
+
+    Ctrl-C once ends the search when the children under way have finished, and the study is returned as it is then;
+    twice, at once, by KeyboardInterrupt. Both can be resumed. A child that raises before it gave any score ends the
+    search with its traceback, as `ChildError`; the same call with a corrected child goes on.
+
+    Args:
+        space: what can be chosen, from `ad.space(model, example)`.
+        child: `child(policy, seed, report) -> score`, a finite number, higher is better. Called in worker processes.
+        trials: how many scored trials the study shall have.
+        workers: how many children run at the same time.
+        capacity: the paper's C: how many trials are proposed and not yet finished. Many more than `workers` lets
+            proposals grow old before they are tried.
+        minibatch: the paper's M: how many finished trials make one update of the proposer.
+        storage: the ledger: `sqlite:///file` or `postgresql://user:password@host/database`.
+        name: the study's name in the ledger.
+        engine: "local".
+        proposer: one of `autodropout.controller.PROPOSERS`.
+        seed: of the study; proposals and the children's seeds follow from it.
+        floor: what a child that diverges scores.
+        deadline: seconds after which a child is ended and tried again.
+        attempts: how often a trial is started before it counts as failed.
+        halving: early stopping; children must then report their curve.
+        job: trials per job, for a child that offers `train_many`.
+        attributes: what else to keep with a new study, as JSON data; read again as `study.info.attributes`.
+        watch: called with a `Progress` after each turn of the driver's loop.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"{engine!r} is not an engine; there are {', '.join(ENGINES)}")
+    if proposer not in PROPOSERS:
+        raise ValueError(f"{proposer!r} is not a proposer; there are {', '.join(PROPOSERS)}")
+    if not isinstance(space, ConvSpace | TransformerSpace):
+        raise ValueError(f"a space comes from ad.space(model, example), got {space!r}")
+    if type(trials) is not int or trials < 1:
+        raise ValueError(f"trials must be a positive integer, got {trials!r}")
+    info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=attributes or {})
+    judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
+    running = LocalEngine(child, workers, deadline, judge)
+    # Outermost because it checks the child before a study is made; innermost because its workers end before the lease.
+    with closing(running), Ledger(storage) as ledger, ledger.drive(info) as owned, closing(running):
+        driver = Driver(
+            owned,
+            restore(owned),
+            running,
+            trials=trials,
+            tokens_to_policy=lambda tokens: space.decode(tokens).to_json(),
+            attempts=attempts,
+            job=job,
+            halving=judge,
+            watch=watch,
+        )
+        with _interruptible(driver):
+            driver.run()
+    return Study(storage, name)
+
+
+def restore(study: Writer) -> Proposer:
+    """A study's proposer as its last update left it: the newest intact checkpoint, and the updates after it again."""
+    info, checkpoint = study.info, study.checkpoint()
+    if checkpoint.damaged:
+        damaged = ", ".join(map(str, checkpoint.damaged))
+        warnings.warn(
+            f"study {info.name!r}: the checkpoint of update {damaged} is damaged; replaying from {checkpoint.version}",
+            stacklevel=3,
+        )
+    if checkpoint.state is None:
+        proposer = make_proposer(info.proposer, info.space, info.seed)
+    else:
+        proposer = load_proposer(info.proposer, info.space, info.seed, checkpoint.state)
+    for _, batch in study.batches(after=checkpoint.version):
+        proposer.update(batch)
+    return proposer
+
+
+@contextmanager
+def _interruptible(driver: Driver) -> Iterator[None]:
+    """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        driver.stop()
+        log.warning(
+            "Interrupted: waiting for %d children under way; the study can be resumed. Ctrl-C again ends it at once",
+            driver.progress.running,
+        )
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyTrial:
+    """A trial of a study, with its policy."""
+
+    record: Trial
+    study: StudyInfo
+
+    @property
+    def number(self) -> int:
+        return self.record.number
+
+    @property
+    def value(self) -> float | None:
+        """Its score; None while it has none."""
+        return self.record.value
+
+    @property
+    def policy(self) -> Policy:
+        """The policy it tried, with its provenance."""
+        record, study = self.record, self.study
+        finished = record.finished
+        provenance = Provenance(
+            space=study.space.describe(),
+            study=study.name,
+            trial=record.number,
+            score=record.value,
+            date=None if finished is None else finished.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            software=software_versions(),
+        )
+        return study.space.decode(record.tokens, provenance)
+
+    def __repr__(self) -> str:
+        return f"StudyTrial({self.number}, {self.record.state.name}, value={self.value})"
+
+
+class Study:
+    """A study in a ledger, to be read; also while somebody drives it."""
+
+    def __init__(self, storage: str, name: str) -> None:
+        ledger = Ledger(storage)
+        self._reader: Reader = ledger.read(name)
+        weakref.finalize(self, ledger.close)
+
+    @property
+    def name(self) -> str:
+        return self._reader.info.name
+
+    @property
+    def info(self) -> StudyInfo:
+        return self._reader.info
+
+    @property
+    def reader(self) -> Reader:
+        """The ledger's view of it: counts, updates, columns of trials."""
+        return self._reader
+
+    @property
+    def best(self) -> StudyTrial:
+        """The trial with the highest score of its own."""
+        found = self._reader.best()
+        if found is None:
+            raise ValueError(f"study {self.name!r} has no scored trial yet")
+        return StudyTrial(found, self.info)
+
+    @property
+    def trials(self) -> list[StudyTrial]:
+        return [StudyTrial(trial, self.info) for trial in self._reader.trials()]
+
+    def __repr__(self) -> str:
+        counts: dict[Any, int] = self._reader.counts()
+        return f"Study({self.name!r}, {', '.join(f'{n} {state.name.lower()}' for state, n in counts.items() if n)})"

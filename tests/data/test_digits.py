@@ -1,0 +1,89 @@
+"""The digits: three parts that share no image, each class as often as any other, the same at every call."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from autodropout.data import Labelled
+from autodropout.data.digits import load
+
+
+def test_sizes_and_shapes() -> None:
+    data = load()
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [200, 600, 997]
+    for part in (data.train, data.validation, data.test):
+        assert part.images.shape == (len(part), 1, 20, 20)
+        assert part.images.dtype == torch.float32
+        assert part.labels.dtype == torch.int64
+        assert part.images.min() == -1.0
+        assert part.images.max() <= 1.0
+    assert load(train=100, validation=300, size=24).train.images.shape == (100, 1, 24, 24)
+
+
+def test_the_parts_are_disjoint_and_together_everything() -> None:
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    data = load(size=8)  # as they are: no two of the 1,797 images are equal
+    seen = [image.numpy().tobytes() for part in (data.train, data.validation, data.test) for image in part.images]
+    bundled = torch.tensor(sklearn_datasets.load_digits().images, dtype=torch.float32) / 8 - 1
+    assert len(set(seen)) == 1797
+    assert set(seen) == {image.numpy().tobytes() for image in bundled}
+
+
+def test_labels_stay_with_their_images() -> None:
+    """Train and test show the same digits: a nearest neighbour of 200 images is mostly right."""
+    data = load()
+    distances = torch.cdist(data.test.images.flatten(1), data.train.images.flatten(1))  # (997, 200)
+    named = data.train.labels[distances.argmin(1)]
+    assert (named == data.test.labels).float().mean() > 0.9
+
+
+def test_classes_are_balanced() -> None:
+    data = load()
+    assert data.train.labels.bincount().tolist() == [20] * 10
+    assert data.validation.labels.bincount().tolist() == [60] * 10
+    assert data.test.labels.bincount().tolist() == [98, 102, 97, 103, 101, 102, 101, 99, 94, 100]
+
+
+def test_the_splits_never_change() -> None:
+    """Scores of different days are compared: that the same images were drawn is pinned by their sum."""
+    assert load.__wrapped__(size=8).train.images.double().sum().item() == -4840.0
+    again = load.__wrapped__()
+    assert torch.equal(again.validation.images, load().validation.images)
+    assert not torch.equal(load(seed=1).train.images, load().train.images)
+
+
+def test_enlarging_keeps_the_picture() -> None:
+    """At three times the size the middle of each 3x3 cells is the pixel it came from."""
+    assert torch.allclose(load(size=24).train.images[..., 1::3, 1::3], load(size=8).train.images, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": 205}, "train .* got 205"),
+        ({"validation": 0}, "validation .* got 0"),
+        ({"train": 1000, "validation": 740}, "no 8 to test with: 1000 [+] 740"),
+        ({"size": 4}, "size .* got 4"),
+    ],
+)
+def test_mistakes(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(**options)
+
+
+def test_images_and_labels_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"got \(3, 1, 8, 8\) and \(2,\)"):
+        Labelled(torch.zeros(3, 1, 8, 8), torch.zeros(2, dtype=torch.int64))
+
+
+def test_without_scikit_learn_the_error_says_what_to_do() -> None:
+    code = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "from autodropout.data import digits\n"
+        "try: digits.load()\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    assert done.stdout == "the digits come with scikit-learn: pip install scikit-learn\n"

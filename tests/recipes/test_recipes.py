@@ -1,0 +1,114 @@
+"""Recipes: found by name, complete, and searched by real processes."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import autodropout as ad
+from autodropout import recipes
+from autodropout.data.digits import load
+from autodropout.recipes import digits as module
+from autodropout.recipes.digits import digits
+
+
+def no_report(step: int, value: float) -> None:
+    pass
+
+
+def test_recipes_by_name() -> None:
+    assert "digits" in recipes.RECIPES
+    for name in recipes.RECIPES:
+        assert recipes.get(name).name == name
+    with pytest.raises(ValueError, match=r"'digit' is not a recipe; there are digits"):
+        recipes.get("digit")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"trials": 0}, "trials .* got 0"), ({"workers": -1}, "workers .* got -1"), ({"rate": 1.5}, "rate .* got 1.5")],
+)
+def test_mistakes(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=f"recipe 'digits': {message}"):
+        replace(digits(), **change)
+
+
+def test_every_group_of_the_digits_has_sizes_to_choose_from() -> None:
+    """Sizes are multiples of a fifth of the map, rounded down: below 5 cells there would be none."""
+    assert digits().space() == ad.ConvSpace(groups=((20, 20), (10, 10), (5, 5)), resolution=(20, 20))
+
+
+def test_the_child_travels_and_repeats_itself() -> None:
+    recipe = digits(epochs=2)
+    policy = recipe.space().sample(seed=0)
+    heard: list[tuple[int, float]] = []
+    score = recipe.child(policy, 7, lambda *one: heard.append(one))
+    assert 0.0 < score <= 1.0
+    assert heard[-1] == (2, score)
+    assert [epoch for epoch, _ in heard] == [1, 2]
+    torch.rand(3)
+    assert pickle.loads(pickle.dumps(recipe.child))(policy, 7, no_report) == score
+
+
+def test_the_policy_and_the_rate_reach_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(model, train, validation, how, **rest):
+        on = ad.attached(model)
+        seen.append((on.policy, on.rate))
+        return 0.5
+
+    monkeypatch.setattr(module, "train", look)
+    recipe = digits(rate=0.35)
+    policy = recipe.space().sample(seed=0)
+    assert recipe.child(policy, 0, no_report) == 0.5
+    assert seen == [(policy, 0.35)]
+    assert recipe.rate == 0.35
+
+
+def test_the_search_never_touches_the_test_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guarded:
+        """The splits, without `test`."""
+
+        train, validation = load().train, load().validation
+
+    monkeypatch.setattr(module, "load", Guarded)
+    recipe = digits(epochs=1)
+    assert 0.0 < recipe.child(recipe.space().sample(seed=0), 0, no_report) <= 1.0
+
+
+def test_a_child_that_diverges_says_so() -> None:
+    recipe = digits(epochs=1)
+    child = replace(recipe.child, how=replace(recipe.child.how, lr=1e20))
+    with pytest.raises(FloatingPointError):
+        child(recipe.space().sample(seed=0), 0, no_report)
+
+
+def test_the_numbers_make_whole_updates() -> None:
+    recipe = digits()
+    assert recipe.trials % recipe.minibatch == 0
+    assert recipe.workers <= recipe.capacity
+    assert recipe.floor == 0.1
+
+
+def test_a_search_with_two_workers(tmp_path: Path) -> None:
+    recipe = digits(epochs=1)
+    study = ad.search(
+        recipe.space(),
+        recipe.child,
+        trials=4,
+        workers=recipe.workers,
+        capacity=recipe.capacity,
+        minibatch=2,
+        storage=f"sqlite:///{tmp_path}/study.db",
+        floor=recipe.floor,
+    )
+    values = [trial.value for trial in study.trials]
+    assert len(values) == 4
+    assert all(0.0 < value <= 1.0 for value in values)
+    assert study.best.value == max(values)
+    assert len(study.reader.updates()) == 2
+    best = study.best
+    assert recipe.child(best.policy, best.record.seed, no_report) == best.value, "the ledger tells how to repeat it"

@@ -1,0 +1,92 @@
+"""For tests of `ad.search`: an engine in the driver's own thread, children that act by the number of their trial."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from autodropout.controller import make_proposer
+from autodropout.search.jobs import Answer, Child, Judge, Report, Task
+from autodropout.search.ledger import Ledger
+from autodropout.search.records import trial_seed
+from autodropout.search.states import State
+from autodropout.search.worker import run_job
+from autodropout.search.writing import Writer
+from autodropout.spaces import ConvSpace, Policy
+from autodropout.study import restore
+
+SPACE = ConvSpace(groups=((8, 8),))
+
+
+class InlineEngine:
+    """Runs jobs when asked for answers, one at a time and in a random order that a seed fixes."""
+
+    def __init__(self, child: Child, workers: int, deadline: float | None, judge: Judge | None, seed: int = 0) -> None:
+        self._child, self._workers, self._judge = child, workers, judge
+        self._jobs: list[Sequence[Task]] = []
+        self._draw = random.Random(seed)
+
+    def free(self) -> int:
+        return self._workers - len(self._jobs)
+
+    def submit(self, job: Sequence[Task]) -> None:
+        self._jobs.append(job)
+
+    def answers(self, timeout: float) -> list[Answer]:
+        if not self._jobs:
+            return []
+        job = self._jobs.pop(self._draw.randrange(len(self._jobs)))
+        return run_job(self._child, job, self._judge)
+
+    def close(self) -> None:
+        self._jobs.clear()
+
+
+def by_number(actions: dict[int, Callable[[], object]], otherwise: Callable[[int], float], trials: int = 200) -> Child:
+    """A child, made here and hence sent by value, that acts by its trial's number in a study of seed 0."""
+    numbers = {trial_seed(0, number): number for number in range(trials)}
+
+    def child(policy: Policy, seed: int, report: Report) -> object:
+        number = numbers[seed]
+        return actions[number]() if number in actions else otherwise(number)
+
+    return child
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def states(storage: str, name: str = "study") -> dict[State, int]:
+    """How many trials are in each state that has any."""
+    with Ledger(storage) as ledger:
+        return {state: count for state, count in ledger.read(name).counts().items() if count}
+
+
+def check_study(storage: str, name: str = "study") -> None:
+    """Nothing half done: updates of M trials each, none twice, nobody RUNNING, and the proposer they give is stored."""
+    with Ledger(storage) as ledger, ledger.drive(ledger.read(name).info) as study:
+        _check(study)
+
+
+def _check(study: Writer) -> None:
+    trials, updates = study.trials(), study.updates()
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    assert not [trial for trial in trials if trial.state is State.RUNNING]
+    assert all(len(update.trials) == study.info.minibatch for update in updates)
+    applied = [number for update in updates for number in update.trials]
+    assert len(set(applied)) == len(applied)
+    assert {trial.number for trial in trials if trial.state is State.APPLIED} == set(applied)
+    assert sum(trial.state in (State.FINISHED, State.STOPPED) for trial in trials) < study.info.minibatch
+    checkpoint = study.checkpoint()
+    assert (checkpoint.version, checkpoint.damaged) == (len(updates), ())
+    if updates:
+        assert checkpoint.state == replayed(study)
+        assert restore(study).save() == checkpoint.state
+
+
+def replayed(study: Writer) -> bytes:
+    """The proposer that the recorded updates give, from the very first."""
+    proposer = make_proposer(study.info.proposer, study.info.space, study.info.seed)
+    for _, batch in study.batches():
+        proposer.update(batch)
+    return proposer.save()

@@ -1,0 +1,106 @@
+"""Whole searches to be killed, forked from a process that has imported everything (see `ledger_zygote`)."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ledger_zygote
+import torch
+from driver_tools import SPACE, InlineEngine
+from ledger_zygote import Log, Zygote
+
+from autodropout import study
+from autodropout.controller import load_proposer, make_proposer
+from autodropout.search.jobs import Answer
+from autodropout.search.protocols import Proposer, Scored
+from autodropout.search.writing import Writer
+from autodropout.spaces import Policy
+
+SETTING = {"minibatch": 4, "capacity": 10, "workers": 6, "proposer": "controller", "attempts": 3}
+
+
+class DriverZygote(Zygote):
+    """The parent's end."""
+
+    def __init__(self) -> None:
+        here = Path(__file__)
+        sources = Path(sys.modules["autodropout"].__file__).parents[1]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(here.parent)])}
+        command = [sys.executable, "-W", "error", str(here)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+
+def child(policy: Policy, seed: int) -> float:
+    time.sleep(0.001)
+    if seed % 11 == 0:
+        return float("nan")
+    return seed / 2**31
+
+
+class LoggingEngine(InlineEngine):
+    """Says what it answered as soon as the driver comes for more: by then it must be in the ledger for good."""
+
+    say: Log
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments, seed=os.getpid())
+        self._given: Sequence[Answer] = ()
+
+    def answers(self, timeout: float) -> list[Answer]:
+        self.say(scored=[[answer.number, answer.value] for answer in self._given])
+        count = random.Random().randint(1, 3)
+        self._given = [answer for _ in range(count) for answer in super(LoggingEngine, self).answers(timeout)]
+        return list(self._given)
+
+
+def search(url: str, log: str, trials: int = 10**6) -> None:
+    """A search until it is killed, or has so many trials."""
+    LoggingEngine.say = Log(log)
+    study.LocalEngine = LoggingEngine
+    study.search(SPACE, child, trials, storage=url, **SETTING)
+
+
+def crash_at(url: str, log: str, commit: int, after: bool) -> None:
+    """The same, killed exactly before or after the driver's commit number `commit`."""
+    original = study.restore
+
+    def prepared(owned: Writer) -> Proposer:
+        dialect, done = owned._connection.dialect, 0
+        do_commit = dialect.do_commit
+
+        def counted(connection) -> None:
+            nonlocal done
+            done += 1
+            if done == commit and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            do_commit(connection)
+            if done == commit and after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        dialect.do_commit = counted
+        return original(owned)
+
+    study.restore = prepared
+    search(url, log)
+
+
+def warm_up() -> None:
+    """What torch imports only when it is first used, before the fork."""
+    proposer = make_proposer(SETTING["proposer"], SPACE, seed=0)
+    (proposal,) = proposer.propose([0])
+    proposer.update([Scored(0, proposal.tokens, proposal.log_prob, 0, 0.5)])
+    load_proposer(SETTING["proposer"], SPACE, 0, proposer.save())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    warm_up()
+    ledger_zygote.TASKS |= {"search": search, "crash_at": crash_at}
+    ledger_zygote.main()
