@@ -18,8 +18,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-search: setup ## the main job, on what is bundled
-	$(RUN) examples/first_look.py
+search: setup ## learn a policy on the bundled digits; leaves it, its masks and a report in out/digits
+	$(RUN) -m autodropout search digits
 
 test: setup ## the tests, without the slow ones
 	$(RUN) -m pytest

@@ -111,6 +111,7 @@ def main() -> None:
         "what": f"{trials} trials, {in_flight} in flight, an update every {MINIBATCH}",
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load_at_start": round(os.getloadavg()[0], 2),  # fsync and CPU are shared: a busy machine multiplies the times
         "versions": {
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,

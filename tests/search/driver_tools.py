@@ -1,6 +1,7 @@
 """For tests of `ad.search`: an engine in the driver's own thread, children that act by the number of their trial."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -56,10 +57,10 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def states(storage: str, name: str = "study") -> dict[State, int]:
+def states(storage: str, name: str = "study") -> Counter[State]:
     """How many trials are in each state that has any."""
     with Ledger(storage) as ledger:
-        return {state: count for state, count in ledger.read(name).counts().items() if count}
+        return +Counter(ledger.read(name).counts())
 
 
 def check_study(storage: str, name: str = "study") -> None:

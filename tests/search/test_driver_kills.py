@@ -47,8 +47,7 @@ def check_acknowledged(storage: str, log: Path) -> int:
 def complete(storage: str, log: Path, searches: DriverZygote) -> None:
     """Let a last driver finish the study, undisturbed; then look at all of it."""
     counts = states(storage)
-    scored = sum(counts.get(state, 0) for state in (State.FINISHED, State.APPLIED))
-    wanted = scored + 2 * SETTING["capacity"]
+    wanted = counts[State.FINISHED] + counts[State.APPLIED] + 2 * SETTING["capacity"]
     searches.spawn("search", url=storage, log=str(log), trials=wanted)
     assert searches.wait() == 0
     counts = states(storage)
@@ -71,7 +70,7 @@ def kill_at_random(tmp_path: Path, searches: DriverZygote, kills: int) -> None:
         assert searches.wait() == -signal.SIGKILL
         if log.exists():
             check_acknowledged(storage, log)
-            running += states(storage).get(State.RUNNING, 0) > 0
+            running += states(storage)[State.RUNNING] > 0
     assert running > kills / 4, "hardly any kill came while children ran"
     assert check_acknowledged(storage, log) > 2 * kills
     complete(storage, log, searches)

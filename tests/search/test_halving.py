@@ -26,6 +26,13 @@ def test_the_best_third_goes_on() -> None:
     assert not halving(4, 10, 0.35), "second of seven"
 
 
+def test_equals_go_on_together() -> None:
+    """At an early rung nobody may have learned anything yet."""
+    halving = Halving(first=10, factor=3)
+    finished(halving, (0.1, 0.5), (0.1, 0.6), (0.1, 0.7))
+    assert not any(halving(number, 10, 0.1) for number in range(20))
+
+
 def test_only_the_first_report_at_a_rung_counts() -> None:
     halving = Halving(first=10, factor=3)
     finished(halving, (0.1, 0.5), (0.2, 0.6), (0.3, 0.7))

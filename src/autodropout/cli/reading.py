@@ -127,19 +127,20 @@ def export(
     study: StudyName = None,
     storage: StorageUrl = STORAGE,
     out: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write a Parquet table.")] = None,
-    optuna: Annotated[str | None, typer.Option(metavar="URL", help="Copy into a new Optuna study there.")] = None,
+    optuna: Annotated[str | None, typer.Option(metavar="FILE|URL", help="Copy into a new Optuna study there.")] = None,
     optuna_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The copy's name, if not the study's.")
     ] = None,
 ) -> None:
     """Take a study's trials to other tools.
 
-    A Parquet table of all trials, or a copy of those that have ended as an Optuna study, for optuna-dashboard.
+    A Parquet table of all trials, or a copy of those that have ended as an Optuna study, in a journal file or in a
+    database, for optuna-dashboard.
     """
     from autodropout.report.export import write_optuna, write_parquet
 
     if out is None and optuna is None:
-        raise typer.BadParameter("say what to write: --out trials.parquet, --optuna URL, or both")
+        raise typer.BadParameter("say what to write: --out trials.parquet, --optuna FILE, or both")
     with opened(study, storage) as found:
         if out is not None:
             typer.echo(f"{out}: {write_parquet(found.reader, out)} trials")

@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from autodropout.report.history import Floats
 
 WIDTH, HEIGHT = 1000, 500  # of a chart's coordinates: finer than any screen will show it
-_LARGEST = 1e300  # so that no difference of two values overflows
+LARGEST = 1e300  # values are drawn as if they were no larger, so that no difference of two overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Series:
 def chart(title: str, series: Sequence[Series], x_label: str, y_range: tuple[float, float] | None = None) -> str:
     """A chart of one or more series; what lies outside `y_range` is drawn on its edge."""
     xs = np.concatenate([line.x[np.isfinite(line.y)] for line in series])
-    ys = np.concatenate([line.y[np.isfinite(line.y)] for line in series]).clip(-_LARGEST, _LARGEST)
+    ys = np.concatenate([line.y[np.isfinite(line.y)] for line in series]).clip(-LARGEST, LARGEST)
     caption = escape(title) if len(series) == 1 else f"{escape(title)} {_legend(series)}"
     if not len(xs):
         return (
@@ -75,25 +75,30 @@ def picture(opacity: npt.NDArray[np.float64], tone: tuple[float, float, float], 
 
 
 def _path(line: Series, x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
-    y = np.clip(line.y, *y_range)
+    heights = np.clip(np.where(np.isfinite(line.y), line.y, np.nan), *y_range)
     places = np.stack(
         (
             np.round(WIDTH * (line.x - x_range[0]) / (x_range[1] - x_range[0])),
-            np.round(HEIGHT * (y_range[1] - y) / (y_range[1] - y_range[0])),
+            np.round(HEIGHT * (y_range[1] - heights) / (y_range[1] - y_range[0])),
         )
-    )
+    )  # (2, points), y NaN where there is no point
     if line.mark == "dots":
-        finite = places[:, np.isfinite(y)].astype(int)
+        finite = places[:, ~np.isnan(heights)].astype(int)
         d = "".join(f"M{x} {y}h0" for x, y in np.unique(finite, axis=1).T)  # thousands of dots share a few places
     else:
-        d, open_ = "", False
-        for px, py in places.T:
-            if math.isnan(py):
-                open_ = False
-            elif not open_:
-                d, open_ = f"{d}M{px:.0f} {py:.0f}h0", True
-            else:
-                d += f"H{px:.0f}V{py:.0f}" if line.mark == "steps" else f"L{px:.0f} {py:.0f}"
+        parts: list[str] = []
+        for (_, before), (x, y) in pairwise([(0.0, math.nan), *places.T.tolist()]):
+            if math.isnan(y):
+                continue
+            if math.isnan(before):
+                parts.append(f"M{x:.0f} {y:.0f}h0")
+            elif line.mark == "line":
+                parts.append(f"L{x:.0f} {y:.0f}")
+            elif y != before:
+                parts.append(f"H{x:.0f}V{y:.0f}")
+        if line.mark == "steps" and parts:
+            parts.append(f"H{places[0, -1]:.0f}")
+        d = "".join(parts)
     return f'<path class="{line.mark} tone{line.tone}" d="{d}"/>'
 
 
@@ -115,7 +120,7 @@ def _share(value: float, low: float, high: float) -> float:
 def _ticks(low: float, high: float, most: int, whole: bool = False) -> list[tuple[float, str]]:
     """Round numbers in the range, with their texts."""
     found = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10], integer=whole).tick_values(low, high)
-    inside = [float(tick) for tick in found if low <= tick <= high] or [low]
+    inside = [float(tick) for tick in found if low <= tick <= high and (not whole or tick == round(tick))] or [low]
     step = min((b - a for a, b in pairwise(inside)), default=abs(low) or 1.0)
     if max(map(abs, inside)) >= 1e6 or step < 1e-6:
         return [(tick, f"{tick:.4g}") for tick in inside]

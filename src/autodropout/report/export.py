@@ -1,7 +1,7 @@
 """A study's trials for other tools: a Parquet table, or an Optuna study to open in optuna-dashboard.
 
-autodropout export mine --out trials.parquet          needs `pip install pyarrow`
-autodropout export mine --optuna sqlite:///optuna.db  needs `pip install optuna`; then `optuna-dashboard sqlite:///...`
+autodropout export mine --out trials.parquet     needs `pip install pyarrow`
+autodropout export mine --optuna optuna.journal  needs `pip install optuna`; then `optuna-dashboard optuna.journal`
 """
 
 import io
@@ -11,8 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from autodropout.search.errors import StorageError
 from autodropout.search.reading import Reader
@@ -79,34 +78,40 @@ def write_parquet(study: Reader, path: str | os.PathLike[str]) -> int:
     return len(trials)
 
 
-def write_optuna(study: Reader, url: str, name: str) -> int:
+def write_optuna(study: Reader, where: str, name: str) -> int:
     """Copy the trials that have ended into a new Optuna study; returns how many.
 
     Stopped trials become PRUNED, those that failed or diverged FAIL: as in the ledger, none of them can be the best.
+    `where` is a database's URL or the path of a journal file, which is many times faster.
     """
     try:
         import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
     except ModuleNotFoundError:
         raise ModuleNotFoundError("exporting to Optuna needs it: pip install optuna") from None
-    try:
-        password = make_url(url).password
-    except ArgumentError:
-        raise ValueError("Optuna's storage is a URL, such as sqlite:///optuna.db") from None
+    if "://" not in where and Path(where).exists() and _first_byte(where) not in (b"", b"{"):
+        raise ValueError(f"{where} is something else than a journal of Optuna's; name another file")
     trials = [_optuna_trial(study, trial) for trial in study.trials() if trial.state not in PENDING]
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        copy = optuna.create_study(storage=url, study_name=name, direction="maximize")
+        storage = where if "://" in where else JournalStorage(JournalFileBackend(where))
+        copy = optuna.create_study(storage=storage, study_name=name, direction="maximize")
         copy.add_trials(trials)
     except optuna.exceptions.DuplicatedStudyError:
         raise ValueError(f"there is an Optuna study {name!r} already; give the copy another name") from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError) as error:
-        problem = " ".join(str(error.__cause__ or error).split())
-        problem = problem.replace(str(password), "***") if password else problem
-        raise StorageError(f"Optuna cannot use its storage: {problem[:400]}") from None
+        problem = " ".join(str(error.__cause__ or error).split())[:400]
+        raise StorageError(f"Optuna cannot use its storage: {problem}") from None
     finally:
         optuna.logging.set_verbosity(verbosity)
     return len(trials)
+
+
+def _first_byte(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(1)
 
 
 def _optuna_trial(study: Reader, trial: Trial) -> "optuna.trial.FrozenTrial":

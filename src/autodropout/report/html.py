@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autodropout.report.charts import Series, chart
-from autodropout.report.history import History, read_history
+from autodropout.report.charts import LARGEST, Series, chart
+from autodropout.report.history import Floats, History, read_history
 from autodropout.report.sections import failures_section, policies_section, tokens_section
 from autodropout.search.reading import Reader
 from autodropout.search.records import Update
@@ -72,7 +72,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         "scored trials": f"{scored:,}",
         "waiting or running": f"{history.count(*PENDING):,}",
         "failed": f"{history.count(State.FAILED):,}",
-        "scored a minute": "-" if rate is None else f"{rate:.3g}",
+        "scored a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
     states = ", ".join(f"{count:,} {state.name.lower()}" for state in State if (count := history.count(state)))
     facts = (
@@ -85,14 +85,14 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         ("driven by", "nobody at the moment" if owner is None else str(owner)),
         ("created", "-" if info.created is None else f"{info.created:%Y-%m-%d %H:%M} UTC"),
         ("ledger", "" if address is None else str(address)),
-        *((name.replace("_", " "), "" if value is None else str(value)) for name, value in info.attributes.items()),
+        ("attributes", ", ".join(f"{name}: {value}" for name, value in info.attributes.items() if value is not None)),
     )
     cards = "".join(f"<div><b>{escape(text)}</b><span>{escape(what)}</span></div>" for what, text in numbers.items())
     rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in facts if text)
     said = "no trial has a score yet" if best is None else f"best score {best.value:.6g}, by trial {best.number}"
     return (
-        f'<h1>{escape(info.name)}</h1>\n<p class="lead">A search for dropout patterns: {said}. '
-        f'<span class="dim">Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.</span></p>\n'
+        f'<h1>{escape(info.name)}</h1>\n<p class="lead">A search for dropout patterns: {said}.</p>\n'
+        f'<p class="dim">Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.</p>\n'
         f'<div class="big">{cards}</div>\n<dl>{rows}</dl>'
     )
 
@@ -103,7 +103,7 @@ def _best_section(history: History) -> str:
         return '<h2>Best so far</h2>\n<p class="none">No trial has a score yet.</p>'
     x = np.arange(1, len(order) + 1, dtype=np.float64)
     own, stopped = history.own[order], history.stopped[order]
-    values = history.values[order]
+    values = history.values[order].clip(-LARGEST, LARGEST)
     series = [Series("a trial", x, np.where(own, values, np.nan), 1, "dots")]
     if stopped.any():
         series.append(
@@ -111,15 +111,22 @@ def _best_section(history: History) -> str:
         )
     series.append(Series("best so far", x, history.best_so_far(), 3, "steps"))
     shown = values[own] if own.any() else values
-    low, high = float(np.quantile(shown, 0.02)), float(shown.max())
+    low, high = _range(shown)
     below = int(np.count_nonzero(shown < low))
     diverged = int(np.count_nonzero(~own & ~stopped))
     notes = [
-        f"{below} lower than the rest on the lower edge." if below else "",
-        f"{diverged} that diverged left out." if diverged else "",
+        f"On the lower edge: {below} that scored lower still." if below else "",
+        f"Left out: {diverged} that diverged." if diverged else "",
     ]
     drawn = chart("Score", series, "scored trials, in the order in which they finished", (low, high))
     return f'<h2>Best so far</h2>\n<div class="wide">{drawn}</div>\n<p class="dim">{" ".join(filter(None, notes))}</p>'
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    """What to show: all, unless a few lie so low that the others would be squeezed into a line."""
+    lower, upper = np.quantile(values, (0.25, 0.75))
+    usual = values[values >= lower - 3 * (upper - lower)]
+    return float(usual.min()), float(values.max())
 
 
 def _proposer_section(updates: Sequence[Update]) -> str:

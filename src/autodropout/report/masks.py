@@ -21,6 +21,7 @@ from autodropout.spaces import ConvGroup, ConvPolicy, Policy, SequencePattern, T
 
 _PANELS = 8
 _TOKENS, _CHANNELS = 70, 24
+_DRAWS, _NEXT_DRAW = 64, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Masks:
 def policy_masks(policy: Policy, *, rate: float = 0.3, seed: int = 0) -> list[Masks]:
     """Masks drawn from `seed` for each group or site.
 
-    A ConvNet pattern is shown where it hits, whatever the rate; `rate` is that of a Transformer's covered positions.
+    A ConvNet pattern is shown where it hits, whatever the rate; `rate` is that of a Transformer's covered positions,
+    shown in the first of a few draws that drops any of them.
     """
     if isinstance(policy, ConvPolicy):
         return [
@@ -105,5 +107,10 @@ def _sequence_panels(pattern: SequencePattern, rate: float, seed: int) -> Tensor
     if pattern.is_none:
         return torch.ones(0, _CHANNELS, _TOKENS, dtype=torch.bool)
     runs = Runs(pattern.size, pattern.stride, pattern.share_t, pattern.share_c)
-    mask, _ = sequence_mask(runs, (1, _TOKENS, _CHANNELS), torch.tensor(rate), torch.tensor(seed))
+    for further in range(_DRAWS):  # a pattern that is shared by all seldom drops anything: show a draw where it does
+        mask, _ = sequence_mask(
+            runs, (1, _TOKENS, _CHANNELS), torch.tensor(rate), torch.tensor(seed + _NEXT_DRAW * further)
+        )
+        if not mask.all():
+            break
     return mask[0].expand(_TOKENS, _CHANNELS).T[None]

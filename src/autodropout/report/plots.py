@@ -21,11 +21,13 @@ def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str]
         best = history.best_so_far()
         scored = np.arange(1, len(best) + 1)
         last = f"{best[-1]:.4g} after {len(best)}" if len(best) and np.isfinite(best[-1]) else "no score yet"
-        axes.step(scored, best, where="post", label=f"{name} ({history.info.proposer}): {last}", linewidth=1.8)
+        axes.step(scored, best, where="post", label=f"{last}: {name} ({history.info.proposer})", linewidth=1.8)
     axes.set_xlabel("scored trials, in the order in which they finished")
     axes.set_ylabel("best score so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    legend = figure.legend(frameon=False, loc="outside upper left")
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a name may have a $
     figure.savefig(path, dpi=150, facecolor="white")

@@ -33,18 +33,20 @@ def tokens_section(history: History) -> str:
     shares = token_shares(history)
     windows = shares[0].shape[1]
     said = (
-        f"One map a token, a value of it on each line, first trials on the left: {len(history):,} trials in {windows} "
-        f"{'window' if windows == 1 else 'windows'}. The fuller the colour, the more often the value was proposed; "
-        "above each map the commonest of the last window."
+        f"One map a token, a value of it on each line, first trials on the left: {_many(len(history), 'trial')} in "
+        f"{_many(windows, 'window')}. The fuller the colour, the more often the value was proposed; above each map the "
+        "commonest of the last window."
     )
     places: dict[str, list[str]] = defaultdict(list)
     for token, share in zip(tokens, shares, strict=True):
         place, _, name = token.name.rpartition(".")
         places[place].append(_heat_map(name, token, share))
+    kind = "places narrow" if max(map(len, places.values())) <= 4 else "places"
     maps = "".join(
-        f'<h3>{escape(place)}</h3><div class="maps">{"".join(drawn)}</div>' for place, drawn in places.items()
+        f'<section><h3>{escape(place)}</h3><div class="maps">{"".join(drawn)}</div></section>'
+        for place, drawn in places.items()
     )
-    return f'{title}<p class="dim">{said}</p>\n{maps}'
+    return f'{title}<p class="dim">{said}</p>\n<div class="{kind}">{maps}</div>'
 
 
 def token_shares(history: History) -> list[Floats]:
@@ -74,6 +76,10 @@ def _heat_map(name: str, token: Token, share: Floats) -> str:
         f'<figure><figcaption>{caption}</figcaption><div class="map">'
         f'<div class="values{"" if few else " ends"}">{labels}</div>{drawn}</div></figure>'
     )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _text(value: TokenValue) -> str:
@@ -155,7 +161,7 @@ def failures_section(study: Reader, history: History, address: Address | None) -
     shown = sorted(found.values(), key=len, reverse=True)
     less = f", of which the newest {FAILURES:,} were read" if len(numbers) > FAILURES else ""
     more = f'<p class="dim">And {len(shown) - DISTINCT} other kinds.</p>' if len(shown) > DISTINCT else ""
-    said = f'<p class="dim">{len(numbers):,} {"trial" if len(numbers) == 1 else "trials"}{less}.</p>\n'
+    said = f'<p class="dim">{_many(len(numbers), "trial")}{less}.</p>\n'
     return title + said + "\n".join(_failure(trials, address) for trials in shown[:DISTINCT]) + more
 
 
@@ -167,8 +173,10 @@ def _failure(trials: list[Trial], address: Address | None) -> str:
     message, trace = newest.failure.message, newest.failure.traceback
     if address is not None:
         message, trace = address.mask(message), address.mask(trace)
-    became = {True: "to be tried again", False: "given up"}[newest.state in PENDING]
-    became = became if newest.state in PENDING | {State.FAILED} else "scored with the floor"
+    if newest.state in PENDING:
+        became = "to be tried again"
+    else:
+        became = "given up" if newest.state is State.FAILED else "scored with the floor"
     details = f"<details><summary>traceback</summary><pre>{escape(trace)}</pre></details>" if trace else ""
     return (
         f'<div class="failure"><b>{escape(newest.failure.kind.value)}</b> '

@@ -1,0 +1,261 @@
+"""The commands, called as a shell would call them: what they print, what they leave, how they end."""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib.image
+import optuna
+import pyarrow.parquet
+import pytest
+import small_study
+import tiny_recipe
+from typer.testing import CliRunner, Result
+
+import autodropout as ad
+from autodropout.cli import app
+from autodropout.search.ledger import Ledger
+from autodropout.spaces import parse
+
+COMMANDS = ("search", "resume", "status", "best", "show", "report", "compare", "export")
+
+
+def run(*arguments: str | Path, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="autodropout", env=env)
+
+
+def ok(*arguments: str | Path) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: str | Path, code: int = 1) -> str:
+    """What a command that must fail says: a line on stderr, nothing on stdout."""
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    if code == 1:
+        assert re.fullmatch(r"error: [^\n]+\n", result.stderr), result.stderr
+    return result.stderr
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A fresh ledger, the recipe `tiny`, and a folder of one's own."""
+    tiny_recipe.install(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+def test_every_command_helps() -> None:
+    said = ok("--help")
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", said, re.M)
+        assert f"Usage: autodropout {command}" in ok(command, "--help")
+    assert run().exit_code == 2
+
+
+def test_status(storage: str) -> None:
+    said = ok("status", "small", "--storage", storage)
+    with Ledger(storage) as ledger:
+        best = ledger.read("small").best()
+    assert best is not None
+    assert re.search(rf"^best +{best.value:.6g}, by trial {best.number}$", said, re.M)
+    assert re.search(r"^scored +32$", said, re.M)
+    assert re.search(r"^driven by +nobody$", said, re.M)
+    facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
+    assert facts["trials"]["applied"] == facts["scored"] == 32
+    assert facts["best"] == {"trial": best.number, "value": best.value}
+    assert facts["updates"] == 2
+    assert facts["owner"] is None
+    assert facts["per_minute"] > 0
+
+
+def test_who_drives_a_study_is_told(tmp_path: Path) -> None:
+    from autodropout.search.records import StudyInfo
+
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    with Ledger(url) as ledger, ledger.drive(StudyInfo("mine", small_study.SPACE, "random", 0, 1, 1, 0.0)):
+        facts = json.loads(ok("status", "--storage", url, "--json"))
+        assert "process" in ok("status", "--storage", url)
+    assert facts["owner"]["pid"] > 0
+    assert facts["best"] is None
+    assert facts["per_minute"] is None
+
+
+def test_best_is_a_policy_that_can_be_loaded(storage: str, tmp_path: Path) -> None:
+    best = ad.Study(storage, "small").best
+    printed = parse(ok("best", "small", "--storage", storage))
+    assert printed == best.policy
+    assert ok("best", "small", "--storage", storage, "--out", tmp_path / "best.json") == ""
+    assert ad.load(tmp_path / "best.json") == best.policy
+    told = json.loads(ok("best", "--storage", storage, "--json"))
+    assert (told["trial"], told["value"], told["study"]) == (best.number, best.value, "small")
+    assert parse(json.dumps(told["policy"])) == best.policy
+
+
+def test_show_tells_and_draws(storage: str, tmp_path: Path) -> None:
+    file, picture = tmp_path / "best.json", tmp_path / "masks.png"
+    ok("best", "--storage", storage, "--out", file)
+    said = ok("show", file, "--out", picture)
+    assert "convnet policy, 2 groups" in said
+    assert str(picture) in said
+    assert matplotlib.image.imread(picture).ndim == 3
+    assert "No such file" in refused("show", tmp_path / "missing.json")
+    assert "no bundled policy" in refused("show", "missing")
+    file.write_text("{}")
+    refused_with_list = run("show", str(file))
+    assert refused_with_list.exit_code == 1
+    assert "Traceback" not in refused_with_list.stderr
+
+
+def test_report_and_compare_write_files(storage: str, tmp_path: Path) -> None:
+    assert ok("report", "small", "--storage", storage, "--out", tmp_path / "r.html") == f"{tmp_path / 'r.html'}\n"
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    curves = tmp_path / "curves.png"
+    said = ok("compare", "small", f"{storage}#small", "--storage", storage, "--out", curves)
+    assert f"small in {storage}: best" in said
+    assert matplotlib.image.imread(curves).shape[1] > 500
+    told = json.loads(ok("compare", "small", "--storage", storage, "--out", curves, "--json"))
+    assert [study["study"] for study in told["studies"]] == ["small"]
+
+
+def test_export(storage: str, tmp_path: Path) -> None:
+    table, journal = tmp_path / "trials.parquet", tmp_path / "optuna.journal"
+    ok("export", "--storage", storage, "--out", table, "--optuna", journal, "--optuna-name", "copy")
+    assert pyarrow.parquet.read_table(table).num_rows == 32
+    backend = optuna.storages.journal.JournalFileBackend(str(journal))
+    copy = optuna.load_study(study_name="copy", storage=optuna.storages.JournalStorage(backend))
+    assert copy.best_value == ad.Study(storage, "small").best.value
+    assert "already" in refused("export", "--storage", storage, "--optuna", journal, "--optuna-name", "copy")
+    assert "--out trials.parquet" in refused("export", "--storage", storage, code=2)
+
+
+def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    result = run("search", "tiny", "--storage", tiny, "--name", "mine", "--seed", "5", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "mine: 8/8 trials" in result.stderr  # not a terminal: lines
+    best = ad.Study(tiny, "mine").best
+    assert f"best score {best.value:.6g}, by trial {best.number}" in result.stdout
+    assert ad.load(out / "policy.json") == best.policy
+    for name in ("policy.json", "masks.png", "report.html"):
+        assert str(out / name) in result.stdout
+        assert (out / name).stat().st_size > 500
+    assert json.loads(ok("status", "--storage", tiny, "--json"))["wanted"] == 8
+
+    told = json.loads(ok("resume", "--storage", tiny, "--trials", "12", "--workers", "1", "--json"))
+    assert (told["scored"], told["seed"]) == (12, 5)
+    assert told["files"]["policy"] == str(out / "policy.json")  # as it was begun
+    assert "the same name" not in refused("search", "tiny", "--storage", tiny, "--name", "mine")  # another seed
+    assert json.loads(ok("status", "--storage", tiny, "--json"))["scored"] == 12
+
+
+def test_a_study_of_ad_search_is_not_resumed_blindly(storage: str) -> None:
+    assert "was not begun by `autodropout search`" in refused("resume", "small", "--storage", storage)
+
+
+def test_the_childs_own_error_is_shown(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "1")
+    result = run("search", "tiny", "--storage", tiny, "--workers", "1")
+    assert result.exit_code == 1
+    assert "no such column" in result.stderr
+    assert "tiny_recipe.py" in result.stderr  # where in the child
+    assert "driver.py" not in result.stderr  # not where in the search
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["search", "nonsense"], "tiny"),
+        (["search", "tiny", "--proposer", "nonsense"], "evolution"),
+        (["search", "tiny", "--engine", "nonsense"], "local"),
+        (["search", "tiny", "--trials", "0"], "--trials"),
+        (["search"], "RECIPE"),
+        (["nonsense"], "nonsense"),
+        (["status", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_what_cannot_be_understood(tiny: str, arguments: list[str], said: str) -> None:
+    assert said in refused(*arguments, code=2)
+    assert not Path("autodropout.db").exists()
+
+
+def test_what_is_not_there(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no file autodropout.db" in refused("status")
+    assert "'other'" in refused("best", "other", "--storage", storage)
+    assert "'small'" in refused("report", "other", "--storage", storage)
+    assert "sqlite:///" in refused("status", "--storage", "study.db")
+    assert "'mysql'" in refused("status", "--storage", "mysql://host/database")
+    assert "nowhere" in refused("report", "--storage", storage, "--out", tmp_path / "nowhere" / "report.html")
+    assert "nowhere" in refused("compare", "small", "--storage", storage, "--out", tmp_path / "nowhere" / "curves.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_studies_need_a_name(tmp_path: Path) -> None:
+    from autodropout.search.records import StudyInfo
+
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    for name in ("one", "two"):
+        with Ledger(url) as ledger:
+            ledger.drive(StudyInfo(name, small_study.SPACE, "random", 0, 1, 1, 0.0)).close()
+    assert "one, two" in refused("status", "--storage", url)
+    assert json.loads(ok("status", f"{url}#two", "--json"))["study"] == "two"
+    assert "no scored trial" in refused("best", f"{url}#two")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--storage", "postgresql://me:hush-hush@127.0.0.1:1/study"],  # nobody listens
+        ["status", "--storage", "postgresql://me:hush-hush@host:port/study"],
+        ["status", "--storage", "postgresql://me:hush@hush@host/study"],
+        ["status", "postgresql://me:hush-hush@127.0.0.1:1/study#mine"],
+        ["status", "postgresql://127.0.0.1:1/study?password=hush-hush"],
+        ["status", "one", "postgresql://me:hush-hush@host/study"],
+        ["postgresql://me:hush-hush@host/study"],
+        ["search", "postgresql://me:hush-hush@host/study"],
+    ],
+)
+def test_passwords_are_never_shown(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code in (1, 2)
+    assert "hush" not in result.output
+    assert "Traceback" not in result.output
+
+
+def test_optunas_password_is_not_shown(storage: str) -> None:
+    url = "postgresql+psycopg://me:hush-hush@127.0.0.1:1/study"
+    assert "hush" not in refused("export", "--storage", storage, "--optuna", url)
+
+
+def test_debug_shows_where(storage: str) -> None:
+    result = run("--debug", "best", "other", "--storage", storage)
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+
+
+def test_the_storage_can_come_from_the_environment(storage: str) -> None:
+    result = run("status", "--json", env={"AUTODROPOUT_STORAGE": storage})
+    assert json.loads(result.stdout)["study"] == "small"
+
+
+def test_the_shell_completes(storage: str) -> None:
+    def completed(line: str) -> list[str]:
+        words = line.split(" ")
+        env = {
+            "_AUTODROPOUT_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        return run(env=env).stdout.split()
+
+    assert completed("autodropout re") == ["resume", "report"]
+    assert "evolution" in completed("autodropout search digits --proposer ")
+    assert "--storage" in completed("autodropout status --")
+    assert completed(f"autodropout status --storage {storage} ") == ["small"]
+    assert completed("autodropout status --storage sqlite:///missing.db ") == []

@@ -1,0 +1,90 @@
+"""The commands as processes: exit codes, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_recipe
+
+from autodropout.search.ledger import Ledger
+from autodropout.search.states import State
+
+
+def environment(seconds: float = 0.0) -> dict[str, str]:
+    paths = [str(Path(tiny_recipe.SCRIPT).parents[1]), *filter(None, sys.path)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "SECONDS": str(seconds), "OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, tiny_recipe.SCRIPT, *arguments]
+
+
+def scored(url: str) -> int:
+    with Ledger(url) as ledger:
+        counts = ledger.read("tiny").counts()
+    return counts[State.FINISHED] + counts[State.APPLIED]
+
+
+def until_scored(url: str, process: "subprocess.Popen[str]", file: Path) -> None:
+    while not file.exists() or scored(url) == 0:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_ends_a_search_that_can_be_resumed(tmp_path: Path, presses: int) -> None:
+    file = tmp_path / "study.db"
+    url = f"sqlite:///{file}"
+    process = subprocess.Popen(
+        command("search", "tiny", "--trials", "1000", "--storage", url),
+        cwd=tmp_path,
+        env=environment(0.5),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # signals to its group are a terminal's Ctrl-C
+    )
+    until_scored(url, process, file)
+    for _ in range(presses):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert f"autodropout resume tiny --storage {url}" in stderr
+    assert "Traceback" not in stderr
+    if presses == 1:
+        assert "out/tiny/report.html" in stdout
+    with Ledger(url) as ledger:
+        reader = ledger.read("tiny")
+        assert reader.owner() is None
+        if presses == 1:
+            assert reader.counts()[State.RUNNING] == 0
+    before = scored(url)
+    resumed = subprocess.run(
+        command("resume", "--trials", str(before + 4), "--storage", url, "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert json.loads(resumed.stdout)["scored"] == before + 4
+
+
+def test_the_package_is_a_command(tmp_path: Path) -> None:
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        line = [sys.executable, "-m", "autodropout", *arguments]
+        return subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+
+    failed = run("status")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == "error: sqlite:///autodropout.db: there is no file autodropout.db\n"
+    misunderstood = run("status", "--nonsense")
+    assert misunderstood.returncode == 2
+    assert "Usage: autodropout status" in misunderstood.stderr

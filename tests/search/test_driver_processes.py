@@ -1,0 +1,245 @@
+"""`ad.search` with real processes: workers killed at work, the driver killed, Ctrl-C once and twice, a plain script."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from driver_tools import SPACE, check_study, states, url
+from test_local import alive
+
+import autodropout as ad
+from autodropout.search.driver import Progress
+from autodropout.search.ledger import Ledger
+from autodropout.search.states import FailureKind, State
+from autodropout.study import search
+
+SCRIPT = """
+import os, subprocess, sys, time
+import autodropout as ad
+
+def child(policy, seed):
+    {child}
+    return seed / 2**31
+
+def tell(*pids):
+    with open({pids!r}, "a") as file:
+        file.write("".join(f"{{pid}} " for pid in pids))
+
+def watch(progress):
+    print(progress.running, progress.scored, flush=True)
+
+study = ad.search(
+    ad.ConvSpace(groups=((8, 8),)), child, trials={trials}, workers=2, capacity=4, minibatch=2, proposer="random",
+    storage={storage!r}, watch=watch,
+)
+print(study)
+"""
+
+
+def script(tmp_path: Path, child: str, trials: int = 6) -> subprocess.Popen[str]:
+    """Starts a search as a user would write it, with no `if __name__ == "__main__"`, in a process group of its own."""
+    path = tmp_path / "mine.py"
+    fields = {"child": child, "trials": trials, "storage": storage_of(tmp_path), "pids": str(tmp_path / "pids")}
+    path.write_text(SCRIPT.format(**fields))
+    sources = Path(sys.modules["autodropout"].__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONWARNINGS": "error"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, str(path)], stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+    )
+
+
+def storage_of(tmp_path: Path) -> str:
+    return url(tmp_path / "study.db")
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def test_workers_killed_at_random_cost_attempts_and_nothing_else(tmp_path: Path) -> None:
+    """The pids are those of workers at work, as their children report them; in flight comes back to C each time."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+
+    def child(policy: ad.Policy, seed: int) -> float:
+        mine = pids / str(os.getpid())
+        mine.touch()
+        time.sleep(0.3)
+        mine.unlink()
+        return seed / 2**31
+
+    killed: list[int] = []
+    done = threading.Event()
+
+    def kill() -> None:
+        draw = random.Random(0)
+        while len(killed) < 5 and not done.wait(draw.uniform(0.1, 0.4)):
+            working = [int(entry.name) for entry in pids.iterdir() if int(entry.name) not in killed]
+            if working:
+                killed.append(draw.choice(working))
+                os.kill(killed[-1], signal.SIGKILL)
+
+    pending: list[tuple[int, Progress]] = []
+
+    def watch(progress: Progress) -> None:
+        pending.append((progress.running + progress.waiting, progress))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        study = search(
+            SPACE, child, 24, workers=2, capacity=6, minibatch=4, attempts=4, proposer="random",
+            storage=storage_of(tmp_path), watch=watch,
+        )  # fmt: skip
+    finally:
+        done.set()
+        killer.join()
+    assert len(killed) == 5
+    assert all(count == min(6, 24 - progress.scored) for count, progress in pending)
+    records = [trial.record for trial in study.trials]
+    assert sum(trial.value is not None for trial in records) == 24
+    assert sum(trial.attempts - 1 for trial in records) == 5, "each kill cost one attempt"
+    assert all(trial.value == trial.seed / 2**31 for trial in records if trial.value is not None)
+    check_study(storage_of(tmp_path))
+
+
+def test_a_plain_script_works_and_its_workers_end_with_it(tmp_path: Path) -> None:
+    done = script(tmp_path, "pass")
+    out, err = done.communicate(timeout=120)
+    assert (done.returncode, err) == (0, "")
+    assert out.endswith("Study('study', 6 applied)\n")
+
+
+def test_children_are_gone_soon_after_their_driver_is_killed(tmp_path: Path) -> None:
+    """The child starts a process of its own, too."""
+    pids = tmp_path / "pids"
+    inner = 'inner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])'
+    driver = script(tmp_path, f"{inner}; tell(os.getpid(), inner.pid); time.sleep(600)")
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 4, 60, "the children did not start")
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert all(map(alive, started))
+    driver.kill()
+    driver.communicate()
+    until(lambda: not any(map(alive, started)), 10, "processes outlive their driver")
+    assert states(storage_of(tmp_path)) == {State.RUNNING: 2, State.WAITING: 2}
+    driver = script(tmp_path, "pass")
+    driver.communicate(timeout=120)
+    assert driver.returncode == 0
+    assert states(storage_of(tmp_path)) == {State.APPLIED: 6}
+    with Ledger(storage_of(tmp_path)) as ledger:
+        assert sorted(trial.attempts for trial in ledger.read("study").trials()) == [1, 1, 1, 1, 2, 2]
+
+
+def kill_at_random(tmp_path: Path, kills: int) -> None:
+    """kill -9 of the driver while real workers are starting, at work, or answering."""
+    storage, draw = storage_of(tmp_path), random.Random(0)
+    for kill in range(kills):
+        driver = script(tmp_path, "time.sleep(0.01)", trials=100_000)
+        assert driver.stdout is not None
+        before = told = scored(driver.stdout.readline())
+        while kill % 3 and told == before:
+            told = scored(driver.stdout.readline())  # two of three are killed at work, one while workers start
+        time.sleep(draw.uniform(0, 0.5))
+        driver.kill()
+        out, _ = driver.communicate()
+        told = max([told, *(scored(line) for line in out.splitlines()[:-1])])  # a kill may cut the last one off
+        counts = states(storage)
+        assert counts[State.FINISHED] + counts[State.APPLIED] >= told, "a score that was reported is lost"
+        assert counts[State.WAITING] + counts[State.RUNNING] <= 4
+    counts = states(storage)
+    wanted = counts[State.FINISHED] + counts[State.APPLIED] + 8
+    assert wanted > 8, "no child ever finished"
+    last = script(tmp_path, "pass", trials=wanted)
+    last.communicate(timeout=120)
+    assert last.returncode == 0
+    counts = states(storage)
+    assert counts[State.FINISHED] + counts[State.APPLIED] == wanted
+    assert not counts[State.WAITING]
+    check_study(storage)
+
+
+def scored(line: str) -> int:
+    """From what `watch` prints."""
+    return int(line.split()[1])
+
+
+def test_3_kills_of_a_driver_with_workers(tmp_path: Path) -> None:
+    kill_at_random(tmp_path, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_20_kills_of_a_driver_with_workers(tmp_path: Path) -> None:
+    kill_at_random(tmp_path, 20)
+
+
+def at_work(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[str], list[int]]:
+    """A search whose two children train for so many seconds, both of them at it; the workers' pids."""
+    pids = tmp_path / "pids"
+    driver = script(tmp_path, f"tell(os.getpid()); time.sleep({seconds})")
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60, "the children did not start")
+    return driver, [int(pid) for pid in pids.read_text().split()]
+
+
+def test_one_interrupt_ends_a_search_after_the_children_under_way(tmp_path: Path) -> None:
+    driver, workers = at_work(tmp_path, seconds=2)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to everybody in the group
+    out, err = driver.communicate(timeout=60)
+    assert driver.returncode == 0
+    assert "Interrupted: waiting for 2 children under way; the study can be resumed" in err
+    assert "Traceback" not in err
+    assert out.endswith("Study('study', 2 waiting, 2 applied)\n")
+    assert not any(map(alive, workers))
+    resumed = script(tmp_path, "pass")
+    resumed.communicate(timeout=120)
+    assert states(storage_of(tmp_path)) == {State.APPLIED: 6}
+    check_study(storage_of(tmp_path))
+
+
+def test_two_interrupts_end_it_at_once(tmp_path: Path) -> None:
+    driver, workers = at_work(tmp_path, seconds=600)
+    os.killpg(driver.pid, signal.SIGINT)
+    assert driver.stderr is not None
+    assert "Interrupted" in driver.stderr.readline()
+    os.killpg(driver.pid, signal.SIGINT)
+    _, err = driver.communicate(timeout=30)
+    assert driver.returncode == -signal.SIGINT
+    assert err.strip().endswith("KeyboardInterrupt")
+    until(lambda: not any(map(alive, workers)), 10, "workers outlive their driver")
+    with Ledger(storage_of(tmp_path)) as ledger:
+        trials = ledger.read("study").trials()
+    assert all((trial.state, trial.attempts) == (State.WAITING, 0) for trial in trials), "no attempt was its fault"
+    assert {trial.failure.kind for trial in trials if trial.failure} == {FailureKind.INTERRUPTED}
+    resumed = script(tmp_path, "pass")
+    resumed.communicate(timeout=120)
+    assert states(storage_of(tmp_path)) == {State.APPLIED: 6}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_interrupts_at_random_moments(tmp_path: Path) -> None:
+    """Whatever the driver does when the two come, the study can be resumed and nobody is left running."""
+    draw = random.Random(0)
+    for _ in range(20):
+        driver = script(tmp_path, "time.sleep(0.01)", trials=100_000)
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        time.sleep(draw.uniform(0, 2))
+        os.killpg(driver.pid, signal.SIGINT)
+        time.sleep(draw.uniform(0, 0.02))
+        os.killpg(driver.pid, signal.SIGINT)
+        _, err = driver.communicate(timeout=60)
+        assert driver.returncode in (0, -signal.SIGINT), err
+        assert states(storage_of(tmp_path))[State.RUNNING] == 0, err
+        check_study(storage_of(tmp_path))
