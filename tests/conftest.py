@@ -1,10 +1,11 @@
-"""Shared by all tests: one thread, so that tests side by side do not wait for each other, and a fixed seed before each test."""
+"""Shared by all tests: one thread, so that tests side by side do not wait for each other; a fixed seed; a study."""
 
 from pathlib import Path
 
 import pytest
-import small_study
 import torch
+
+import small_study
 
 
 @pytest.fixture(autouse=True)

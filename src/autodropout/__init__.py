@@ -1,18 +1,18 @@
 """AutoDropout: learned shapes of dropout, for any PyTorch model (after Pham and Le, AAAI 2021).
 
-    import autodropout as ad
+import autodropout as ad
 
-    on = ad.attach(model, ad.load("policy.json"), rate=0.3, example=x)   # regularize a model you already have
-    print(on)                                                            # its sites, patterns and rates
-    on.set_rate(0.2)
-    on.detach()
+on = ad.attach(model, ad.load("policy.json"), rate=0.3, example=x)   # regularize a model you already have
+print(on)                                                            # its sites, patterns and rates
+on.set_rate(0.2)
+on.detach()
 
-    space = ad.space(model, x)                                           # what could be chosen for it
-    policy = space.sample(seed=0)
+space = ad.space(model, x)                                           # what could be chosen for it
+policy = space.sample(seed=0)
 
-    def child(policy, seed, report) -> float: ...                        # your training: a validation score
-    study = ad.search(space, child, trials=512, workers=8)               # learn one; the same call resumes
-    study.best.policy.save("mine.json")
+def child(policy, seed, report) -> float: ...                        # your training: a validation score
+study = ad.search(space, child, trials=512, workers=8)               # learn one; the same call resumes
+study.best.policy.save("mine.json")
 """
 
 from autodropout.attach import Attachment, NoSites, RateSchedule, attach, attached, space

@@ -58,8 +58,9 @@ def search(
     """Search for a policy. Killed or interrupted at any moment, the same call goes on where it was.
 
     Ctrl-C once ends the search when the children under way have finished, and the study is returned as it is then;
-    twice, at once, by KeyboardInterrupt. Both can be resumed. A child that raises before it gave any score ends the
-    search with its traceback, as `ChildError`; the same call with a corrected child goes on.
+    twice, at once, by KeyboardInterrupt; so does SIGTERM, by SystemExit. All can be resumed. A child that raises
+    before it gave any score ends the search with its traceback, as `ChildError`; the same call with a corrected child
+    goes on.
 
     Args:
         space: what can be chosen, from `ad.space(model, example)`.
@@ -131,7 +132,10 @@ def restore(study: Writer) -> Proposer:
 
 @contextmanager
 def _interruptible(driver: Driver) -> Iterator[None]:
-    """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt."""
+    """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt; SIGTERM, SystemExit.
+
+    So the driver can give its trials back and end its workers, where the signal alone would end the process.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
@@ -144,11 +148,20 @@ def _interruptible(driver: Driver) -> Iterator[None]:
             driver.progress.running,
         )
 
-    before = signal.signal(signal.SIGINT, interrupted)
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # as a shell reports it
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] not in (None, signal.SIG_IGN):  # in the background Ctrl-C is for somebody else
+        signal.signal(signal.SIGINT, interrupted)
+    if before[signal.SIGTERM] is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminated)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

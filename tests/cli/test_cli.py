@@ -8,11 +8,11 @@ import matplotlib.image
 import optuna
 import pyarrow.parquet
 import pytest
-import small_study
 import tiny_recipe
 from typer.testing import CliRunner, Result
 
 import autodropout as ad
+import small_study
 from autodropout.cli import app
 from autodropout.search.ledger import Ledger
 from autodropout.spaces import parse
@@ -149,7 +149,7 @@ def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Pat
     told = json.loads(ok("resume", "--storage", tiny, "--trials", "12", "--workers", "1", "--json"))
     assert (told["scored"], told["seed"]) == (12, 5)
     assert told["files"]["policy"] == str(out / "policy.json")  # as it was begun
-    assert "the same name" not in refused("search", "tiny", "--storage", tiny, "--name", "mine")  # another seed
+    assert "seed 5, not 0" in refused("search", "tiny", "--storage", tiny, "--name", "mine")
     assert json.loads(ok("status", "--storage", tiny, "--json"))["scored"] == 12
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_recipe
 
+from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
 
@@ -25,40 +26,45 @@ def command(*arguments: str) -> list[str]:
 
 
 def scored(url: str) -> int:
-    with Ledger(url) as ledger:
-        counts = ledger.read("tiny").counts()
+    try:
+        with Ledger(url) as ledger:
+            counts = ledger.read("tiny").counts()
+    except NoSuchStudy:
+        return 0  # it has not been begun
     return counts[State.FINISHED] + counts[State.APPLIED]
 
 
-def until_scored(url: str, process: "subprocess.Popen[str]", file: Path) -> None:
-    while not file.exists() or scored(url) == 0:
+def until_scored(url: str, process: "subprocess.Popen[str]") -> None:
+    while scored(url) == 0:
         assert process.poll() is None, process.communicate()
         time.sleep(0.2)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_ends_a_search_that_can_be_resumed(tmp_path: Path, presses: int) -> None:
-    file = tmp_path / "study.db"
-    url = f"sqlite:///{file}"
-    process = subprocess.Popen(
-        command("search", "tiny", "--trials", "1000", "--storage", url),
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    with subprocess.Popen(
+        command("search", "tiny", "--trials", "1000", "--workers", "1", "--storage", url),
         cwd=tmp_path,
-        env=environment(0.5),
+        env=environment(0.5 if presses == 1 else 3.0),  # the second press comes while children are under way
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # signals to its group are a terminal's Ctrl-C
-    )
-    until_scored(url, process, file)
-    for _ in range(presses):
-        os.killpg(process.pid, signal.SIGINT)
-        time.sleep(0.1)
-    stdout, stderr = process.communicate(timeout=60)
+    ) as process:
+        try:
+            until_scored(url, process)
+            for _ in range(presses):
+                os.killpg(process.pid, signal.SIGINT)
+                time.sleep(0.1)
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, stderr
     assert f"autodropout resume tiny --storage {url}" in stderr
     assert "Traceback" not in stderr
-    if presses == 1:
-        assert "out/tiny/report.html" in stdout
+    assert ("out/tiny/report.html" in stdout) == (presses == 1)
+    assert ("at once; to go on" in stderr) == (presses == 2)
     with Ledger(url) as ledger:
         reader = ledger.read("tiny")
         assert reader.owner() is None

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import small_study
-
 from autodropout import recipes
 from autodropout.spaces import Policy
 

@@ -54,7 +54,8 @@ class LoggingEngine(InlineEngine):
         self._given: Sequence[Answer] = ()
 
     def answers(self, timeout: float) -> list[Answer]:
-        self.say(scored=[[answer.number, answer.value] for answer in self._given])
+        if self._given:
+            self.say(scored=[[answer.number, answer.value] for answer in self._given])
         count = random.Random().randint(1, 3)
         self._given = [answer for _ in range(count) for answer in super(LoggingEngine, self).answers(timeout)]
         return list(self._given)

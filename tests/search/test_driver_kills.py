@@ -72,7 +72,7 @@ def kill_at_random(tmp_path: Path, searches: DriverZygote, kills: int) -> None:
             check_acknowledged(storage, log)
             running += states(storage)[State.RUNNING] > 0
     assert running > kills / 4, "hardly any kill came while children ran"
-    assert check_acknowledged(storage, log) > 2 * kills
+    assert check_acknowledged(storage, log) >= kills * 3 // 4
     complete(storage, log, searches)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from driver_tools import SPACE, check_study, states, url
-from test_local import alive
+from test_local import alive, wait_until_gone
 
 import autodropout as ad
 from autodropout.search.driver import Progress
@@ -131,7 +131,7 @@ def test_children_are_gone_soon_after_their_driver_is_killed(tmp_path: Path) -> 
     assert all(map(alive, started))
     driver.kill()
     driver.communicate()
-    until(lambda: not any(map(alive, started)), 10, "processes outlive their driver")
+    wait_until_gone(started)
     assert states(storage_of(tmp_path)) == {State.RUNNING: 2, State.WAITING: 2}
     driver = script(tmp_path, "pass")
     driver.communicate(timeout=120)
@@ -207,16 +207,18 @@ def test_one_interrupt_ends_a_search_after_the_children_under_way(tmp_path: Path
     check_study(storage_of(tmp_path))
 
 
-def test_two_interrupts_end_it_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_two_interrupts_or_one_termination_end_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
     driver, workers = at_work(tmp_path, seconds=600)
-    os.killpg(driver.pid, signal.SIGINT)
     assert driver.stderr is not None
-    assert "Interrupted" in driver.stderr.readline()
-    os.killpg(driver.pid, signal.SIGINT)
+    if number == signal.SIGINT:
+        os.killpg(driver.pid, signal.SIGINT)
+        assert "Interrupted" in driver.stderr.readline()
+    os.killpg(driver.pid, number)
     _, err = driver.communicate(timeout=30)
-    assert driver.returncode == -signal.SIGINT
-    assert err.strip().endswith("KeyboardInterrupt")
-    until(lambda: not any(map(alive, workers)), 10, "workers outlive their driver")
+    assert driver.returncode == (-signal.SIGINT if number == signal.SIGINT else 128 + signal.SIGTERM)
+    assert number == signal.SIGTERM or err.strip().endswith("KeyboardInterrupt")
+    wait_until_gone(workers)
     with Ledger(storage_of(tmp_path)) as ledger:
         trials = ledger.read("study").trials()
     assert all((trial.state, trial.attempts) == (State.WAITING, 0) for trial in trials), "no attempt was its fault"

@@ -36,6 +36,9 @@ PATIENCE = 10
 """So many trials that used up their attempts, with no score between them, and a study gives up. Trials, not attempts:
 a machine that takes all its workers with it costs each of them one attempt."""
 
+LONGEST_PAUSE = 60.0
+"""Seconds before a trial is tried again, at most."""
+
 
 class ChildError(RuntimeError):
     """The child's own mistake: raised at once when it gave no score before, with the traceback from the worker."""
@@ -66,7 +69,7 @@ class Driver:
         trials: how many scored trials the study shall have in all.
         tokens_to_policy: the policy of a token string, as JSON.
         attempts: how often a trial is started before it is FAILED.
-        backoff: seconds before a second attempt; doubled for each further one.
+        backoff: seconds before a second attempt; doubled for each further one, to a minute at most.
         job: how many trials one job carries.
         halving: early stopping, if wanted; the engine must have it as its judge.
         watch: called with the progress after each turn of the loop.
@@ -195,18 +198,18 @@ class Driver:
         """Record what became of trials; answers that come twice or too late change nothing."""
         taken = [(self._running.pop(answer.number), answer) for answer in answers if answer.number in self._running]
         outcomes: list[tuple[Trial, Outcome]] = []
-        broken: list[tuple[Trial, Failure]] = []
+        broken: dict[Failure, list[Trial]] = {}  # a machine's end is one reason for many
         for trial, answer in taken:
             outcome = self._outcome(answer)
             if outcome is not None:
                 outcomes.append((trial, outcome))
             else:
-                broken.append((trial, _failure(answer)))
+                broken.setdefault(_failure(answer), []).append(trial)
         with self._study.transaction():
             self._study.record([outcome for _, outcome in outcomes])
             for trial, outcome in outcomes:
                 self._score(trial, outcome)
-            errors = [self._try_again(trial, failure) for trial, failure in broken]
+            errors = [self._try_again(trials, failure) for failure, trials in broken.items()]
         for error in errors:  # raised here, so that what came in with it is kept
             if error is not None:
                 raise error
@@ -220,7 +223,7 @@ class Driver:
         if answer.value is not None and math.isfinite(answer.value):
             if self._halving is not None:
                 self._halving.finished(number, curve, answer.value)
-            return Outcome(number, State.FINISHED, answer.value, curve)
+            return Outcome(number, State.FINISHED, answer.value + 0.0, curve)  # no -0.0: a ledger has one zero
         failure = _failure(answer)
         if failure.kind is FailureKind.DIVERGED:
             return Outcome(number, State.FINISHED, self._study.info.floor, curve, failure)
@@ -236,21 +239,25 @@ class Driver:
         if own and (self._best is None or outcome.value > self._best):
             self._best = outcome.value
 
-    def _try_again(self, trial: Trial, failure: Failure) -> ChildError | None:
-        """Queue a trial for another attempt, or fail it; the error, when there is no point in going on."""
+    def _try_again(self, trials: Sequence[Trial], failure: Failure) -> ChildError | None:
+        """Queue trials for another attempt, or fail them; the error, when there is no point in going on."""
+        numbers = [trial.number for trial in trials]
         mistake = failure.kind is FailureKind.USER_ERROR and not self._works
         if mistake and self._scored == 0:
             # The mistake is most likely in the code, not in the trial: it waits for a corrected child.
-            self._study.release([trial.number], failure)
+            self._study.release(numbers, failure)
             return _error("the child failed before any trial had a score", failure)
-        again, _ = self._study.requeue([trial.number], limit=self._attempts, failure=failure)
-        if again:
-            self._retried += 1
-            self._later[trial.number] = (self._clock() + self._backoff * 2 ** (trial.attempts - 1), trial)
-            return _error("the child failed before it gave this run a score", failure) if mistake else None
-        self._failed += 1
-        self._in_a_row += 1
-        if self._in_a_row >= PATIENCE:
+        again, failed = map(set, self._study.requeue(numbers, limit=self._attempts, failure=failure))
+        for trial in trials:
+            if trial.number in again:
+                pause = min(self._backoff * 2 ** (trial.attempts - 1), LONGEST_PAUSE)
+                self._later[trial.number] = (self._clock() + pause, trial)
+        self._retried += len(again)
+        self._failed += len(failed)
+        self._in_a_row += len(failed)
+        if mistake and again:
+            return _error("the child failed before it gave this run a score", failure)
+        if failed and self._in_a_row >= PATIENCE:
             return _error(f"{self._in_a_row} trials in a row failed in every attempt, the last one", failure)
         return None
 
