@@ -2,6 +2,8 @@
 
     python benchmarks/landscape.py [--smoke] [--seeds 20] [--few 4] [--out results/landscape.json]
 
+Rows that are in the file already are kept: a run that was cut short goes on.
+
 The landscape, one per seed: three ConvNet groups, 24 tokens. Value = a main effect of each token (standard normal per
 value, weighted 3, 1, 1, 1.5, 1, .5, .4, .4 in token order within each group) + 0.7 x 30 pairwise tables (standard
 normal) between positions drawn at random, scaled so that random policies have mean .75 and deviation .02. A trial's
@@ -194,8 +196,13 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "rows": [],
     }
+    if args.out.exists() and not args.smoke:
+        record["rows"] = json.loads(args.out.read_text())["rows"]
+    known = {(row["C"], row["trials"], row["proposer"]) for row in record["rows"]}
     print(f"{'C':>5}{'trials':>7}  {'proposer':44}{'n':>3}{'best':>8}{'gain over random':>19}{'last 64':>9}{'s':>7}")
     for case in cases():
+        if (case.capacity, case.trials, case.label) in known:
+            continue
         if args.smoke:
             case = case._replace(capacity=min(case.capacity, 32), trials=64)
         row = judge(case, range(2 if args.smoke else args.few if case.few else args.seeds))
@@ -206,7 +213,8 @@ def main() -> None:
             f"{gain:>19}{row['last']['mean']:>9.4f}{row['seconds_per_study']:>7.1f}",
             flush=True,
         )
-        args.out.write_text(json.dumps(record, indent=1) + "\n")  # after each row: a long run may be cut short
+        if not args.smoke:
+            args.out.write_text(json.dumps(record, indent=1) + "\n")  # after each row: a long run may be cut short
     print(f"\neach seed's values: {args.out}")
 
 
