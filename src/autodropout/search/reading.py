@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, func, select, tuple_
+from sqlalchemy import ARRAY, Connection, Engine, Integer, Select, any_, func, literal, select
 
 from autodropout.search import lease, schema
 from autodropout.search.database import translated
@@ -18,6 +18,9 @@ from autodropout.search.url import Address
 
 CHUNK = 1000
 """How many numbers one query names: every database takes that many parameters."""
+
+RATE_SECONDS = 600.0
+"""How far back the present rate looks."""
 
 
 class Reader:
@@ -88,6 +91,20 @@ class Reader:
             found = {State(value): count for value, count in connection.execute(query)}
         return {state: found.get(state, 0) for state in State}
 
+    def per_minute(self) -> float | None:
+        """Scored trials a minute, over the last ten minutes in which there were any; None before the first."""
+        table = schema.trial.c
+        scored = (table.study == self._study) & table.value.is_not(None)
+        ends = select(func.min(table.started), func.max(table.finished)).where(scored)
+        with self._reading() as connection:
+            first, last = connection.execute(ends).one()
+            if last is None:
+                return None
+            first = max(first, last - RATE_SECONDS)
+            recent = select(func.count()).where(scored, table.finished >= first)
+            count: int = connection.execute(recent).scalar_one()
+        return None if last <= first else 60.0 * count / (last - first)
+
     def updates(self, first: int = 0, stop: int | None = None) -> list[Update]:
         """Updates in their order, numbered `first` to `stop - 1`."""
         table = schema.update.c
@@ -151,10 +168,12 @@ class Reader:
     def _among(self, numbers: Sequence[int]) -> Any:
         """The condition that a row is one of these trials, so written that each is looked up in the primary key."""
         table = schema.trial.c
-        if self._engine.dialect.name == "sqlite":  # it would scan the table for pairs
+        if self._engine.dialect.name == "sqlite":
             return (table.study == self._study) & table.number.in_(numbers)
-        # PostgreSQL, as long as it has no statistics of a young table, would read the whole study instead.
-        return tuple_(table.study, table.number).in_([(self._study, number) for number in numbers])
+        # PostgreSQL has no statistics of a young table and would read the whole study: hence the range. The numbers are
+        # one array, because it plans for milliseconds around hundreds of parameters.
+        within = table.number.between(min(numbers), max(numbers))
+        return (table.study == self._study) & within & (table.number == any_(literal(list(numbers), ARRAY(Integer))))
 
     def _checkpoint_bytes(self, version: int) -> bytes | None:
         table = schema.checkpoint.c
@@ -184,6 +203,6 @@ def find_study(connection: Connection, name: str) -> tuple[int, StudyInfo]:
 
 
 def chunks(numbers: Iterable[int]) -> Iterator[list[int]]:
-    listed = list(numbers)
+    listed = sorted(numbers)  # so that each chunk lies close together
     for start in range(0, len(listed), CHUNK):
         yield listed[start : start + CHUNK]
