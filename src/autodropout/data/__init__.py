@@ -1,5 +1,13 @@
-"""Datasets, as tensors in memory: each a module with `load`, and the records they share."""
+"""Datasets: each a module with `load`, and the records they share. `docs/data.md` says where each comes from.
 
-from autodropout.data.splits import Labelled, Splits
+- images in memory: `digits`, `cifar10`; in files, decoded once: `imagenet`, `imagenette`
+- text to model: `ptb`, `wikitext2`
+- text to translate: `iwslt14`, `wmt14`, `multi30k`, `tatoeba`
+"""
 
-__all__ = ["Labelled", "Splits"]
+from autodropout.data.corpora import Corpus
+from autodropout.data.folders import MissingData
+from autodropout.data.pairs import Pairs, Sentences, Translation
+from autodropout.data.splits import Labelled, SemiSplits, Splits
+
+__all__ = ["Corpus", "Labelled", "MissingData", "Pairs", "SemiSplits", "Sentences", "Splits", "Translation"]
