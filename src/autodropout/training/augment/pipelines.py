@@ -1,0 +1,176 @@
+"""Augmentation pipelines: raw images on the device in, normalized float32 out.
+
+    augment = standard(CIFAR_MEAN, CIFAR_STD).to("cuda")
+    images = augment(bytes_on_the_device)        # (N, 3, 32, 32), uint8 -> float32
+
+Random numbers come from the device's default generator. A pipeline has no parameters and no state: `train()` and
+`eval()` make no difference, training and testing have a pipeline each.
+
+What goes in where, and from whom:
+
+    standard      zero-padded crop and flip, CIFAR-10's standard (He et al. 2016; Zagoruyko and Komodakis 2016)
+    randaugment   that, RandAugment at n = 3, m = 5, the paper's best for WRN-28-10 on CIFAR-10, and Cutout of 16 pixels
+    uda           that, UDA's operations: two of them, each done with probability 1/2, at levels 1..9 of 10, and Cutout
+    imagenet      random resized crop and flip (Szegedy et al. 2015); its RandAugment has n = 2, m = 9, for ResNet-50
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from autodropout.training.augment.operations import square
+from autodropout.training.augment.randaugment import UDA, RandAugment
+from autodropout.training.augment.sampling import CentreCrop, CropFlip, Padding, RandomResizedCrop, in_unit
+
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+Numbers = tuple[float, ...]  # one per channel
+
+
+class Augment(nn.Module):
+    """Steps on images, then normalization, then Cutout, whose zeros are then the mean, as its authors did it.
+
+    Args:
+        steps: modules from images to images, uint8 or float in [0, 1].
+        mean, std: of pixels in [0, 1], one per channel.
+        cutout: side of the square that is blanked, in cells; 0 for none.
+    """
+
+    def __init__(self, steps: Iterable[nn.Module], mean: Numbers, std: Numbers, cutout: int = 0) -> None:
+        super().__init__()
+        if len(mean) != len(std) or len(mean) not in (1, 3):
+            raise ValueError(f"mean and std must have 1 or 3 numbers each, got {mean} and {std}")
+        if not all(value > 0 for value in std):
+            raise ValueError(f"std must be positive, got {std}")
+        if cutout < 0:
+            raise ValueError(f"cutout must be at least 0, got {cutout}")
+        self.steps = nn.Sequential(*steps)
+        self.cutout = cutout
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32)[:, None, None], persistent=False)
+
+    mean: Tensor  # (C, 1, 1)
+    std: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W), uint8 or float in [0, 1] -> float32, normalized."""
+        self._check(images)
+        with (
+            torch.no_grad(),
+            torch.autocast(images.device.type, enabled=False),
+        ):  # bfloat16 has fewer levels than a byte
+            images = self.steps(images if images.dtype == torch.uint8 else images.float())
+            images = (in_unit(images.float(), images.dtype) - self.mean) / self.std
+            if self.cutout:
+                centre = torch.rand(images.shape[0], 2, device=images.device)
+                side = torch.full((images.shape[0],), self.cutout, device=images.device)
+                images = images.masked_fill(square(images, centre, side), 0)
+            return images.contiguous()
+
+    def _check(self, images: Tensor) -> None:
+        channels = len(self.mean)
+        if images.dim() != 4 or images.shape[1] != channels or images.numel() == 0:
+            raise ValueError(f"images must be (N, {channels}, H, W) and not empty, got {tuple(images.shape)}")
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise ValueError(f"images must be uint8 or floats in [0, 1], got {images.dtype}")
+
+    def extra_repr(self) -> str:
+        return f"cutout={self.cutout}"
+
+
+def plain(mean: Numbers, std: Numbers) -> Augment:
+    """Normalization alone."""
+    return Augment((), mean, std)
+
+
+def standard(
+    mean: Numbers, std: Numbers, *, pad: int = 4, padding: Padding = "zero", flip: bool = True, cutout: int = 0
+) -> Augment:
+    """A padded crop, a flip, and Cutout where asked (its authors: 16 of 32 pixels for CIFAR-10)."""
+    return Augment((CropFlip(pad, padding, flip),), mean, std, cutout)
+
+
+def randaugment(
+    mean: Numbers,
+    std: Numbers,
+    *,
+    n: int = 3,
+    m: int = 5,
+    pad: int = 4,
+    padding: Padding = "zero",
+    flip: bool = True,
+    cutout: int = 16,
+) -> Augment:
+    """`standard` with RandAugment between flip and Cutout."""
+    return Augment((CropFlip(pad, padding, flip), RandAugment(n, m, fill=mean)), mean, std, cutout)
+
+
+def uda_strong(
+    mean: Numbers,
+    std: Numbers,
+    *,
+    n: int = 2,
+    pad: int = 4,
+    padding: Padding = "zero",
+    flip: bool = True,
+    cutout: int = 16,
+) -> Augment:
+    """`standard` with UDA's operations between flip and Cutout: what its consistency loss compares with."""
+    return Augment((CropFlip(pad, padding, flip), _uda(n, mean)), mean, std, cutout)
+
+
+def imagenet_train(mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224) -> Augment:
+    """A random resized crop and a flip."""
+    return Augment((RandomResizedCrop(size),), mean, std)
+
+
+def imagenet_randaugment(
+    mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, n: int = 2, m: int = 9
+) -> Augment:
+    """`imagenet_train` and RandAugment; the paper has m = 17 for EfficientNet-B5 and 28 for B7."""
+    return Augment((RandomResizedCrop(size), RandAugment(n, m, fill=mean)), mean, std)
+
+
+def imagenet_uda(mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, n: int = 2) -> Augment:
+    """`imagenet_train` and UDA's operations."""
+    return Augment((RandomResizedCrop(size), _uda(n, mean)), mean, std)
+
+
+def imagenet_eval(
+    mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, resize: int | None = None
+) -> Augment:
+    """The shorter side resized to `resize`, when left out in the usual proportion 256 to 224; then the centre."""
+    return Augment((CentreCrop(size, round(size * 256 / 224) if resize is None else resize),), mean, std)
+
+
+def _uda(n: int, mean: Numbers) -> RandAugment:
+    return RandAugment(n, (1, 9), top=10, space=UDA, probability=0.5, fill=mean)
+
+
+_BY_NAME = {"none": plain, "standard": standard, "randaugment": randaugment, "uda": uda_strong}
+_SIZED_BY_NAME = {
+    "imagenet": imagenet_train,
+    "imagenet_randaugment": imagenet_randaugment,
+    "imagenet_uda": imagenet_uda,
+    "imagenet_eval": imagenet_eval,
+}
+AUGMENTATIONS = (*_BY_NAME, *_SIZED_BY_NAME)
+
+
+def augmentation(name: str, mean: Numbers, std: Numbers, *, size: int | None = None) -> Augment:
+    """A pipeline by name, one of AUGMENTATIONS, with the defaults above.
+
+    Args:
+        name: which.
+        mean, std: of pixels in [0, 1], one per channel.
+        size: of the result, for those of ImageNet, 224 when left out; the others keep the size of the images.
+    """
+    if name in _SIZED_BY_NAME:
+        return _SIZED_BY_NAME[name](mean, std, size=224 if size is None else size)
+    if name not in _BY_NAME:
+        raise ValueError(f"no augmentation is called {name!r}; there are {', '.join(AUGMENTATIONS)}")
+    if size is not None:
+        raise ValueError(f"size={size} means nothing to {name!r}, which keeps the size of the images")
+    return _BY_NAME[name](mean, std)
