@@ -1,0 +1,202 @@
+"""Transformer-XL (Dai et al., "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context", ACL 2019).
+
+    words -> embedding -> 16 x [attention over memory and segment -> feed-forward] -> hidden -> softmax over the words
+
+The model of the paper's language experiments (appendix, "Language Model": 16 layers, width 380, 10 heads of 38, inner
+900). A text is read segment by segment. Each layer keeps what it was given for the last words as memory, without
+gradients, and attends to memory and segment together. Word i scores word j, at distance i - j >= 0, by
+
+    (W_q x_i + u) . W_k x_j  +  (W_q x_i + v) . W_r R(i - j)          R(distance): a sinusoid encoding
+
+times 1 / sqrt(size of a head). u and v are learned, for each layer and head (one pair for all layers in the authors'
+PyTorch code, one for each in their TensorFlow code).
+
+Every site of a Transformer policy is reached by `ad.attach`: query, key, value and output are modules, the
+probabilities pass through an `nn.Identity`, sums take whole tensors. A query is masked before u and v are added.
+
+The size of the paper's models: with the vocabularies of Penn Treebank (10,000) and WikiText-2 (33,278) it is 26,362,960
+and 35,231,878 parameters here; the paper says 24 and 35 million. Its two figures cannot belong to one architecture: the
+larger vocabulary costs 8.9 million more, not 11. The first fits one W_r for all layers (24.2 million), the second one
+for each (35.2 million), as in the authors' released code and here.
+
+Decided here, since neither paper says it and the released code has no Penn Treebank:
+1. The softmax uses the embedding's weights, and a bias of its own. Untied they would make it 30.2 and 47.9 million.
+2. The dropouts of embedding (0.5) and softmax (0.6) are variational, one draw for each channel of a sequence: so does
+   AWD-LSTM with what enters its first layer and leaves its last. They are the model's, not a policy's.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+INITIAL_DEVIATION = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerXLSize:
+    """What a Transformer-XL consists of, but for its vocabulary."""
+
+    layers: int
+    width: int
+    heads: int
+    head_size: int
+    inner: int
+    memory: int  # words a layer remembers
+    embedding_dropout: float = 0.0
+    softmax_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "head_size", "inner"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.width % 2:
+            raise ValueError(f"width must be even, a sine and a cosine for each frequency, got {self.width}")
+        if self.memory < 0:
+            raise ValueError(f"memory must not be negative, got {self.memory}")
+        for name in ("embedding_dropout", "softmax_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+
+
+class TransformerXL(nn.Module):
+    """Reads words, and remembers. `model.logits(model.softmax_dropout(hidden))` scores the word after each."""
+
+    def __init__(self, vocabulary: int, size: TransformerXLSize) -> None:
+        super().__init__()
+        if vocabulary < 1:
+            raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
+        self.size = size
+        self.embedding = nn.Embedding(vocabulary, size.width)
+        self.embedding_dropout = VariationalDropout(size.embedding_dropout)
+        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+        self.softmax_dropout = VariationalDropout(size.softmax_dropout)
+        self.softmax_bias = nn.Parameter(torch.zeros(vocabulary))
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=INITIAL_DEVIATION)
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self, tokens: Tensor, memory: Tensor | None = None, remember: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The last layer's hidden states, and the memory to pass along with the next segment.
+
+        Args:
+            tokens: (N, T), int64.
+            memory: (layers, N, M, C), what the call before returned; None at the beginning of a text.
+            remember: how long the new memory may be, `size.memory` when left out.
+        """
+        x = self.embedding_dropout(self.embedding(tokens) * math.sqrt(self.size.width))  # (N, T, C)
+        if memory is None:
+            memory = x.new_zeros(len(self.layers), len(x), 0, self.size.width)
+        length, before = x.shape[1], memory.shape[2]
+        reach = before + length
+        future = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, S)
+        encoding = distance_encoding(reach, self.size.width, x.device).to(x.dtype)  # (S + 1, C)
+        seen = []
+        for layer, earlier in zip(self.layers, memory, strict=True):
+            seen.append(x)
+            x = layer(x, earlier, encoding, future)  # (N, T, C)
+        kept = min(self.size.memory if remember is None else remember, reach)
+        forgotten = reach - kept  # of memory and segment, the oldest words
+        old = memory[:, :, min(forgotten, before) :]
+        new = torch.stack(seen).detach()[:, :, max(forgotten - before, 0) :]
+        return x, torch.cat((old, new), 2)  # (layers, N, kept, C)
+
+    def blank_memory(self, samples: int) -> Tensor:
+        """A full memory of nothing, zeros: with it a training has segments and memories of one shape throughout."""
+        size = self.size
+        return self.embedding.weight.new_zeros(size.layers, samples, size.memory, size.width)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of the word after each: (..., C) -> (..., vocabulary)."""
+        return F.linear(hidden, self.embedding.weight, self.softmax_bias)
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each added to what it was given and then normalized."""
+
+    def __init__(self, size: TransformerXLSize) -> None:
+        super().__init__()
+        self.attention = RelativeAttention(size)
+        self.norm1 = nn.LayerNorm(size.width)
+        self.feedforward = nn.Sequential(
+            nn.Linear(size.width, size.inner), nn.ReLU(), nn.Linear(size.inner, size.width)
+        )
+        self.norm2 = nn.LayerNorm(size.width)
+
+    def forward(self, x: Tensor, memory: Tensor, encoding: Tensor, future: Tensor) -> Tensor:
+        x = self.norm1(x + self.attention(x, memory, encoding, future))
+        y: Tensor = self.norm2(x + self.feedforward(x))  # (N, T, C)
+        return y
+
+
+class RelativeAttention(nn.Module):
+    """Attention to memory and segment by content and distance."""
+
+    def __init__(self, size: TransformerXLSize) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.scale = size.head_size**-0.5
+        channels = size.heads * size.head_size
+        self.query = nn.Linear(size.width, channels, bias=False)
+        self.key = nn.Linear(size.width, channels, bias=False)
+        self.value = nn.Linear(size.width, channels, bias=False)
+        self.distance = nn.Linear(size.width, channels, bias=False)
+        self.output = nn.Linear(channels, size.width, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # u
+        self.distance_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # v
+        self.probabilities = nn.Identity()  # where `attach` finds them
+
+    def forward(self, x: Tensor, memory: Tensor, encoding: Tensor, future: Tensor) -> Tensor:
+        known = torch.cat((memory, x), 1)  # (N, S, C)
+        query = self._by_head(self.query(x))  # (N, heads, T, D)
+        key, value = self._by_head(self.key(known)), self._by_head(self.value(known))  # (N, heads, S, D)
+        distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
+        content = (query + self.content_bias) * self.scale @ key.mT  # (N, heads, T, S)
+        by_distance = (query + self.distance_bias) * self.scale @ distance.mT  # (N, heads, T, S + 1)
+        scores = (content + aligned(by_distance)).masked_fill(future, -torch.inf)  # (N, heads, T, S)
+        probabilities = self.probabilities(scores.softmax(-1))
+        context = (probabilities @ value).transpose(1, 2).flatten(2)  # (N, T, heads * D)
+        output: Tensor = self.output(context)
+        return output
+
+    def _by_head(self, h: Tensor) -> Tensor:
+        return torch.unflatten(h, -1, (self.heads, -1)).transpose(-3, -2)  # (..., T, heads * D) -> (..., heads, T, D)
+
+
+class VariationalDropout(nn.Module):
+    """One draw for each sample and channel, for all words of the segment (Gal and Ghahramani 2016)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, h: Tensor) -> Tensor:
+        if not self.training or not self.rate:
+            return h
+        return h * F.dropout(torch.ones_like(h[:, :1]), self.rate)  # (N, T, C) * (N, 1, C)
+
+
+def distance_encoding(longest: int, width: int, device: torch.device | None = None) -> Tensor:
+    """R(longest), ..., R(1), R(0): sines of a distance at width/2 frequencies, then cosines. (longest + 1, width)."""
+    distance = torch.arange(longest, -1, -1, dtype=torch.float32, device=device)
+    exponents = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
+    angles = distance[:, None] / 10_000**exponents  # (longest + 1, width / 2)
+    return torch.cat((angles.sin(), angles.cos()), 1)
+
+
+def aligned(by_distance: Tensor) -> Tensor:
+    """From scores by distance, S down to 0, to scores by key: (..., T, S + 1) -> (..., T, S), a view.
+
+    Query t stands at place S - T + t, so it scores key s where it scores distance S - T + t - s: in column T - t + s of
+    its row. Counted through the rows one after another that is element T + t * S + s, which is to say: leave out the
+    first T elements, and read the rest in rows of S. Where a key comes after its query there is no such distance;
+    what stands there belongs to the next row, and attention hides it.
+    """
+    length, columns = by_distance.shape[-2:]
+    return torch.unflatten(by_distance.flatten(-2)[..., length:], -1, (length, columns - 1))
