@@ -1,107 +1,276 @@
-"""Train a classifier on images in memory: SGD with Nesterov momentum, the learning rate along half a cosine.
+"""Train an image classifier under a policy or a baseline (paper, "Supervised Image Classification with ConvNets").
 
-    score = train(model, data.train, data.validation, Sgd(epochs=20, batch=25, lr=0.1), seed=0)
+    pictures = Pictures(name="cifar10", train=45_000, validation=5_000)
+    training = ImageTraining(model="wrn-28-2", pictures=pictures, resolution=32, steps=32_000, batch=64, ...)
+    scores = training.fit(policy, rate=0.2, seed=0)     # scores.reward: the accuracy on the validation part
 
-Everything random follows from the seed: the same model, data and seed give the same score on the same machine. The
-order of the images has a generator of its own, so that children of one seed see one order under every policy, however
-many numbers its masks draw.
+    images of a step --view--> augmented --mix--> logits, soft labels --> loss --> optimizer --> moving average
+                                                               now and then: the validation part, as it is
+
+Everything random follows from the seed. The order of the images is a function of seed and step alone, so children of
+one seed see one order under every policy, however many numbers its masks draw. The validation part decides the reward;
+the test part is looked at when `run.test` asks for it, once, at the end.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autodropout.data import Labelled
+from autodropout.attach import RateSchedule, attach, space
+from autodropout.attach.schedule import Shape
+from autodropout.data import Labelled, SemiSplits, Splits
+from autodropout.models import image_model
+from autodropout.spaces import Space
+from autodropout.training.augment import Augment, mixing
+from autodropout.training.descent import Descent, Schedule, scheduled
+from autodropout.training.distributed import ranks, seed_rank
+from autodropout.training.ema import MovingAverage
+from autodropout.training.feed import Feed, resident
+from autodropout.training.fixres import FixRes, fine_tune
+from autodropout.training.judging import accuracies
+from autodropout.training.loop import Loop, Stateful
+from autodropout.training.pictures import RESIZING, Pictures
+from autodropout.training.run import Regularizer, Run, Scores, identity
 
-EVALUATION_BATCH = 200
+SMALLEST = {"wrn": "wrn-10-1", "resnet50": "resnet50-half", "efficientnet": "efficientnet-b0-half"}  # of each family
+
+
+class Objective(Protocol):
+    """What a step minimizes: `train_loss`, and beside it what is worth logging; 0-d tensors."""
+
+    def __call__(self, forward: nn.Module, step: int) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Sgd:
-    """How to train."""
+class Bench:
+    """What an objective is made from."""
 
-    epochs: int
-    batch: int
-    lr: float  # at the start; 0 after the last step
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    model: nn.Module  # bare, on its device, not yet compiled
+    example: Tensor  # one image as the model sees it, (1, C, H, W)
+    seed: int
+    run: Run
+    closing: ExitStack  # for what has to be closed after the training
+
+    def feed(self, examples: Labelled, batch: int) -> Feed:
+        feed = Feed(examples, batch, self.seed, self.run.where)
+        self.closing.callback(feed.close)
+        return feed
+
+    def view(self, view: Augment) -> Callable[[Tensor], Tensor]:
+        view = view.to(self.run.where)
+        return torch.compile(view) if self.run.compile else view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTraining:
+    """One supervised training, whole. Defaults are plain values; the paper's numbers stand in the recipes."""
+
+    model: str  # of `models.image_model`
+    pictures: Pictures
+    resolution: int  # of what the model sees
+    steps: int
+    batch: int  # of all ranks together
+    optimizer: Descent
+    schedule: Schedule
+    augmentation: str = "standard"  # one of `augment.AUGMENTATIONS`
+    mix: str = "none"  # one of `augment.MIXES`
+    label_smoothing: float = 0.0
+    average: float | None = None  # the decay of a moving average of the weights, which is then what is judged
+    rates: Shape = "constant"  # the course of the drop rate over training; DropBlock's authors: "linear"
+    evaluate_every: int | None = None  # steps; None: at the end only
+    fixres: FixRes | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("epochs", self.epochs), ("batch", self.batch)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
+        for name in ("steps", "batch", "resolution"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise ValueError(f"evaluate_every must be at least 1, got {self.evaluate_every}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+        if self.fixres is not None and not self.resizes:
+            raise ValueError(f"FixRes needs images that are resized; the augmentation is {self.augmentation!r}")
+        self.pictures.view(self.augmentation, self.resolution)  # says what is wrong with either
+
+    @property
+    def resizes(self) -> bool:
+        """Whether images come in another size than the model sees."""
+        return self.augmentation in RESIZING
+
+    def build(self) -> nn.Module:
+        kind = self.pictures.kind
+        return image_model(self.model, kind.classes, channels=kind.channels)
+
+    def space(self) -> Space:
+        """Of its model at its resolution; needs no data."""
+        shape = (1, self.pictures.kind.channels, self.resolution, self.resolution)
+        return space(self.build(), torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+    def load(self) -> Splits | SemiSplits:
+        """The images, read and checked."""
+        return self.pictures.load()
+
+    def objective(self, splits: Any, bench: Bench) -> Objective:
+        """Cross-entropy on augmented, perhaps mixed images."""
+        feed = bench.feed(splits.train, self.batch)
+        view = bench.view(self.pictures.view(self.augmentation, self.resolution))
+        mix = mixing(
+            self.mix,
+            self.pictures.kind.classes,
+            model=bench.model,
+            example=bench.example,
+            setting="imagenet" if self.resizes else "cifar",
+        )
+        bench.closing.callback(mix.remove)
+
+        def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
+            images, labels = feed(step)
+            logits, target = mix(forward, view(images), labels)  # (N, classes), (N, classes)
+            return {"train_loss": F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)}
+
+        return losses
+
+    def fit(self, regularizer: Regularizer, rate: float, seed: int, run: Run = Run()) -> Scores:  # noqa: B008 (frozen)
+        """Train one network under a policy, a baseline or nothing, and judge it.
+
+        Args:
+            regularizer: what goes onto the model; None: nothing.
+            rate: at which it drops.
+            seed: of the first weights, the order of the images, augmentation and masks.
+            run: where and how. A `run.folder` with an unfinished training of the same kind goes on with it.
+
+        Raises:
+            ValueError: the images are not what they should be, or there are none to be judged by.
+            FloatingPointError: the loss or a logit was not finite.
+        """
+        splits = self.load()
+        part = _judging_part(splits, run)
+        held_out: Labelled = getattr(splits, part)
+        config = identity(self, regularizer, rate, seed)
+        with ranks(run.where), ExitStack() as closing:
+            learner = Learner(self, splits, regularizer, rate, seed, run, closing)
+            held_out = resident(held_out, run.where)
+            every = self.steps if part == "test" else self.evaluate_every or self.steps
+            with Loop(run, self.steps, learner.state, config) as loop:
+                for step in loop:
+                    loop.add(**learner.step(step))
+                    if loop.due(every):
+                        with learner.averaged():
+                            found = learner.judged(held_out, part)
+                        loop.evaluated(found[f"{part}_accuracy"], **found)
+            assert loop.last is not None
+            metrics = {**loop.last.metrics, "steps_per_s": loop.steps_per_s}
+            with learner.averaged():
+                if self.fixres is not None:
+                    metrics |= learner.fixed(self.fixres, splits.train, held_out, part, config)
+                if run.test and part != "test":
+                    metrics |= learner.judged(splits.test, "test")
+        return Scores(metrics[f"{part}_accuracy"], metrics)
+
+    def smoke(self) -> Self:
+        """The same training with everything small: a narrow model, a few images, a few steps."""
+        few = self.pictures.smoke()
+        return replace(
+            self,
+            model=SMALLEST[self.model.split("-")[0]],
+            pictures=few,
+            resolution=64 if self.resizes else few.kind.size,
+            steps=6,
+            batch=8,
+            evaluate_every=None,
+            fixres=self.fixres and replace(self.fixres, resolution=96, steps=3, batch=8),
+        )
 
 
-def train(
-    model: nn.Module,
-    examples: Labelled,
-    held_out: Labelled,
-    how: Sgd,
-    *,
-    seed: int,
-    report: Callable[[int, float], None] | None = None,
-    report_every: int = 1,
-) -> float:
-    """Train `model`, in place, and return its accuracy on `held_out`, in [0, 1].
+class Learner:
+    """A network under training: its model and all that changes it."""
 
-    Args:
-        model: images (N, C, H, W) to logits (N, classes); on the device of the images.
-        examples: what it learns from.
-        held_out: what it is judged by.
-        how: the schedule.
-        seed: of the order of the images, and of torch's default generator, from which masks are drawn.
-        report: called as `report(epoch, accuracy on held_out)`, the first epoch being 1.
-        report_every: epochs from one report to the next; the last epoch is always reported.
+    def __init__(
+        self,
+        training: ImageTraining,
+        splits: Splits | SemiSplits,
+        regularizer: Regularizer,
+        rate: float,
+        seed: int,
+        run: Run,
+        closing: ExitStack,
+    ) -> None:
+        self.training, self.run, self.seed = training, run, seed
+        torch.manual_seed(seed)
+        self.model = training.build().to(run.where)
+        if run.where.type == "cuda":
+            self.model.to(memory_format=torch.channels_last)  # what its convolutions want
+        self.look = self._look(training.resolution)
+        example = self.look(splits.train.images[:1].to(run.where))  # (1, C, H, W)
+        self.on = None if regularizer is None else attach(self.model, regularizer, rate=rate, example=example)
+        self.objective = training.objective(splits, Bench(self.model, example, seed, run, closing))
+        forward = run.wrap(self.model)
+        assert isinstance(forward, nn.Module)
+        self.forward = forward
+        self.optimizer = training.optimizer.over(self.model)
+        self.schedule = scheduled(self.optimizer, training.schedule, training.steps)
+        self.state: dict[str, Stateful | torch.Generator] = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "schedule": self.schedule,
+        }
+        self.average = self.rates = None
+        if training.average is not None:
+            self.state["average"] = self.average = MovingAverage(self.model, training.average)
+        if self.on is not None and training.rates != "constant":
+            self.rates = RateSchedule(self.on, training.rates, rate=rate, steps=training.steps)
+            self.state["rates"] = self.rates
+        seed_rank(seed)
 
-    Raises:
-        FloatingPointError: the loss or a logit was not finite.
-    """
-    if report_every < 1:
-        raise ValueError(f"report_every must be at least 1, got {report_every}")
-    order = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
-    optimizer = torch.optim.SGD(
-        model.parameters(), how.lr, momentum=how.momentum, weight_decay=how.weight_decay, nesterov=how.momentum > 0
-    )
-    steps = how.epochs * -(-len(examples) // how.batch)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-    score = 0.0
-    for epoch in range(1, how.epochs + 1):
-        model.train()
-        total = torch.zeros((), device=examples.images.device)
-        for chosen in torch.randperm(len(examples), generator=order).split(how.batch):
-            loss = F.cross_entropy(model(examples.images[chosen]), examples.labels[chosen])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            total += loss.detach()  # once an epoch is often enough to look: what is not finite stays so
-        if not total.isfinite():
-            raise FloatingPointError(f"the loss is {total.item()} in epoch {epoch}")
-        last = epoch == how.epochs
-        if last or (report is not None and epoch % report_every == 0):
-            score = accuracy(model, held_out)
-            if report is not None:
-                report(epoch, score)
-    return score
+    def step(self, step: int) -> dict[str, Tensor]:
+        """One step of the optimizer; returns what the objective has to say of it."""
+        self.model.train()
+        with self.run.autocast():
+            losses = self.objective(self.forward, step)
+        self.optimizer.zero_grad()
+        losses["train_loss"].backward()
+        self.optimizer.step()
+        self.schedule.step()
+        if self.average is not None:
+            self.average.update()
+        if self.rates is not None:
+            self.rates.step()
+        return losses
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights it is judged by."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def judged(self, examples: Labelled, part: str) -> dict[str, float]:
+        found = accuracies(self.model, self.look, examples, self.training.pictures.kind.classes, self.run)
+        return {f"{part}_{name}": value for name, value in found.items()}
+
+    def fixed(
+        self, how: FixRes, train: Labelled, held_out: Labelled, part: str, config: dict[str, Any]
+    ) -> dict[str, float]:
+        """FixRes: from here on, images are shown at the higher resolution, and nothing is dropped."""
+        before = self.judged(held_out, f"{part}_before_fixres")
+        if self.on is not None:
+            self.on.detach()
+        self.look = self._look(how.resolution)
+        fine_tune(how, self.model, self.look, train, held_out, config, self.seed, self.run)
+        return before | self.judged(held_out, part)
+
+    def _look(self, resolution: int) -> Augment:
+        """How images are shown in testing."""
+        name = "imagenet_eval" if self.training.resizes else "none"
+        return self.training.pictures.view(name, resolution).to(self.run.where)
 
 
-@torch.no_grad()
-def accuracy(model: nn.Module, examples: Labelled) -> float:
-    """The share of images that are classified right, in eval mode, in which the model is left."""
-    model.eval()
-    logits = torch.cat([_finite(model(images)) for images in examples.images.split(EVALUATION_BATCH)])  # (N, classes)
-    right = logits.argmax(1) == examples.labels  # (N,)
-    return int(right.sum()) / len(examples)
-
-
-def _finite(logits: Tensor) -> Tensor:
-    """A network of NaNs would still name a class for each image."""
-    if not logits.isfinite().all():
-        raise FloatingPointError("the model's logits are not finite")
-    return logits
+def _judging_part(splits: Splits | SemiSplits, run: Run) -> str:
+    """By what the reward is found: the validation part; the test part only of a final run that holds nothing out."""
+    if len(splits.validation):
+        return "validation"
+    if run.test and len(splits.test):
+        return "test"
+    raise ValueError("there are no validation images to be judged by; a final run without them must ask for the test")

@@ -1,0 +1,265 @@
+"""Language models (paper: section "Language Model and Machine Translation"; appendix, "Language Model").
+
+    training = recipes.language.final_training()
+    training.fit(policy, rate=0.2, seed=0, run=Run(folder=Path("ptb"), precision="bfloat16", compile=True, test=True))
+
+A Transformer-XL learns to say the next word. One step: each of `batch` rows of the text reads its next segment, with what it remembers of those before; Adam, the
+gradient's norm clipped. The learning rate falls along a cosine for four fifths of the training and is constant in the
+last fifth, over which the weights are averaged. Every `evaluate_every` steps the validation text is read, with the
+averaged weights once there are any; the best are kept, and read the test text in the end. The reward is 80 over the
+validation perplexity, as the paper's.
+
+Beside the cross-entropy two penalties of AWD-LSTM (Merity, Keskar and Socher 2018) on the last layer's hidden states h:
+on their values, `state_value * mean(m(h)^2)`, m the softmax dropout; and on their differences from word to word,
+`state_difference * mean((h_t+1 - h_t)^2)`.
+
+Decided here, since the paper does not say it:
+1. The average gives every step of the last fifth the same weight.
+2. A validation text is read in `evaluation_batch` rows side by side, each from an empty memory on; all its words count,
+   but for the very first.
+3. Gradients are clipped, as in Transformer-XL's code.
+
+On a GPU nothing waits for the host between two evaluations.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Adam
+from torch.optim.lr_scheduler import LambdaLR
+
+from autodropout.attach import attach, space
+from autodropout.data import Corpus, ptb, wikitext2
+from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize
+from autodropout.spaces import Space
+from autodropout.training.distributed import ranks, seed_rank, share, total, world
+from autodropout.training.loop import Loop, Stateful
+from autodropout.training.run import Regularizer, Run, Scores, identity
+from autodropout.training.schedules import cosine_then_constant, first_step_after
+from autodropout.training.streams import IGNORED, Pages, Streams
+from autodropout.training.weights import Average, Best
+
+CORPORA: dict[str, Callable[..., Corpus]] = {ptb.NAME: ptb.load, wikitext2.NAME: wikitext2.load}
+REWARD = 80.0  # over the perplexity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageTraining:
+    """One training of a language model, from its text to its reward."""
+
+    corpus: str  # one of CORPORA
+    vocabulary: int  # words that the text has
+    size: TransformerXLSize
+    segment: int  # words a row reads in a step
+    batch: int  # rows
+    steps: int
+    lr: float  # at the first step
+    lr_after_cosine: float  # where the cosine ends
+    lr_constant: float  # after that
+    cosine_share: float  # of the steps; over the others weights are averaged
+    clip: float  # the greatest norm of a gradient
+    state_value: float  # AWD-LSTM's alpha
+    state_difference: float  # AWD-LSTM's beta
+    evaluate_every: int  # steps
+    evaluation_batch: int  # rows
+    evaluation_memory: int  # words
+    evaluation_words: int | None = None  # of the validation and test texts only so many, from their beginning
+    data: Path | None = None  # the folder of datasets
+
+    def __post_init__(self) -> None:
+        if self.corpus not in CORPORA:
+            raise ValueError(f"corpus must be one of {', '.join(CORPORA)}, got {self.corpus!r}")
+        for name in ("vocabulary", "segment", "batch", "steps", "evaluate_every", "evaluation_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("state_value", "state_difference", "evaluation_memory"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def build(self) -> TransformerXL:
+        return TransformerXL(self.vocabulary, self.size)
+
+    def space(self) -> Space:
+        model = self.build()
+        return space(model, _example(model), kind="transformer")
+
+    def smoke(self) -> Self:
+        tiny = replace(self.size, layers=2, width=32, heads=2, head_size=16, inner=64, memory=16)
+        return replace(
+            self,
+            size=tiny,
+            segment=16,
+            batch=8,
+            steps=60,
+            lr=10 * self.lr,
+            lr_after_cosine=10 * self.lr_after_cosine,
+            lr_constant=10 * self.lr_constant,
+            evaluate_every=30,
+            evaluation_memory=16,
+            evaluation_words=4_000,
+        )
+
+    def fit(self, regularizer: Regularizer, rate: float, seed: int, run: Run = Run()) -> Scores:  # noqa: B008 (frozen)
+        """Train one model under a policy or a baseline, and say how well it predicts.
+
+        Raises:
+            MissingData: the text is not there.
+            ValueError: the text has another vocabulary, or is too short for so many rows and such segments.
+            FloatingPointError: the loss is not finite.
+        """
+        with ranks(run.where):
+            text = self.text()
+            rows = share(self.batch)
+            mine = slice(world().rank * rows, (world().rank + 1) * rows)
+            streams = Streams(text.train.to(run.where), self.batch, self.segment, mine)
+            validation = self.pages(text.validation, "the validation text").to(run.where)
+            test = self.pages(text.test, "the test text").to(run.where) if run.test else None
+
+            torch.manual_seed(seed)
+            model = self.build().to(run.where)
+            if regularizer is not None:
+                attach(model, regularizer, rate=rate, example=_example(model))
+            forward = run.wrap(Objective(model, self.state_value, self.state_difference))
+            optimizer = Adam(model.parameters(), self.lr, fused=run.where.type == "cuda")
+            factors = cosine_then_constant(
+                self.steps,
+                floor=self.lr_after_cosine / self.lr,
+                constant=self.lr_constant / self.lr,
+                share=self.cosine_share,
+            )
+            schedule = LambdaLR(optimizer, factors)
+            average = Average(model, first_step_after(self.cosine_share, self.steps))
+            best = Best(model)
+            carried = Carried(model.blank_memory(rows))
+            seed_rank(seed)
+            model.train()
+            state: dict[str, Stateful] = {
+                "model": model,
+                "optimizer": optimizer,
+                "schedule": schedule,
+                "average": average,
+                "best": best,
+            }
+            config = identity(self, regularizer, rate, seed)
+            with Loop(run, self.steps, state, config, per_rank={"memory": carried}) as loop:
+                for step in loop:
+                    with run.autocast():
+                        loss, penalty, carried.memory = forward(*streams(step), carried.memory)
+                    optimizer.zero_grad()
+                    (loss + penalty).backward()
+                    nn.utils.clip_grad_norm_(model.parameters(), self.clip)
+                    optimizer.step()
+                    schedule.step()
+                    average.update(step)
+                    loop.add(train_loss=loss.detach(), penalty=penalty.detach())
+                    if loop.due(self.evaluate_every):
+                        with average.applied():
+                            nats = self.judge(model, validation, run)
+                            if loop.evaluated(REWARD * math.exp(-nats), validation_perplexity=perplexity(nats)):
+                                best.keep()
+                assert loop.best is not None, "the last step is evaluated"
+                assert loop.last is not None
+                metrics = {
+                    "validation_perplexity": loop.best.metrics["validation_perplexity"],
+                    "train_loss": loop.last.metrics["train_loss"],
+                    "steps_per_s": loop.steps_per_s,
+                }
+                if test is not None:
+                    with best.applied():
+                        metrics["test_perplexity"] = perplexity(self.judge(model, test, run))
+                return Scores(loop.best.reward, metrics)
+
+    def text(self) -> Corpus:
+        """The text, once it is known to have the words it should."""
+        text = CORPORA[self.corpus](data=self.data)
+        if len(text.vocabulary) != self.vocabulary:
+            raise ValueError(
+                f"{self.corpus} has {len(text.vocabulary):,} different words there, the model knows {self.vocabulary:,}"
+            )
+        return text
+
+    def pages(self, words: Tensor, name: str) -> Pages:
+        """A text to be judged by, (T,)."""
+        return Pages.of(words[: self.evaluation_words], self.evaluation_batch, self.segment, name)
+
+    def judge(self, model: TransformerXL, pages: Pages, run: Run) -> float:
+        """`log_loss` of the model, with the memory an evaluation has."""
+        with run.autocast():
+            return log_loss(model, pages, self.evaluation_memory)
+
+
+class Objective(nn.Module):
+    """What a step minimizes, in two parts: cross-entropy in nats a word, and the penalties on hidden states."""
+
+    def __init__(self, model: TransformerXL, state_value: float, state_difference: float) -> None:
+        super().__init__()
+        self.model = model
+        self.state_value = state_value
+        self.state_difference = state_difference
+
+    def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        hidden, memory = self.model(tokens, memory)  # (N, T, C)
+        dropped = self.model.softmax_dropout(hidden)
+        loss = F.cross_entropy(self.model.logits(dropped).float().flatten(0, 1), targets.flatten())
+        penalty = self.state_value * mean_square(dropped) + self.state_difference * mean_square(hidden.diff(dim=1))
+        return loss, penalty, memory
+
+
+def mean_square(h: Tensor) -> Tensor:
+    return h.float().square().mean()
+
+
+@torch.no_grad()
+def log_loss(model: TransformerXL, pages: Pages, memory: int) -> float:
+    """Nats a word of a text, read in eval mode with a memory of so many words. The ranks share the rows.
+
+    Raises:
+        FloatingPointError: it is not finite.
+    """
+    training = model.training
+    model.eval()
+    rank, size = world().rank, world().size
+    remembered: Tensor | None = None
+    nats = torch.zeros((), dtype=torch.float64, device=pages.tokens.device)
+    for tokens, targets in zip(pages.tokens[:, rank::size], pages.targets[:, rank::size], strict=True):
+        hidden, remembered = model(tokens, remembered, memory)  # (rows, T, C)
+        logits = model.logits(hidden).float().flatten(0, 1)
+        nats += F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    model.train(training)
+    value = total(nats).item() / pages.predicted
+    if not math.isfinite(value):
+        raise FloatingPointError(f"the loss on a text to be judged by is {value}")
+    return value
+
+
+def perplexity(nats: float) -> float:
+    """exp(nats a word), which is kept finite: a model so bad will not be told from a worse one."""
+    return math.exp(min(nats, 700.0))
+
+
+@dataclass
+class Carried:
+    """The memory between two steps, as part of a checkpoint."""
+
+    memory: Tensor  # (layers, N, M, C)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory = state["memory"].to(self.memory.device)
+
+
+def _example(model: TransformerXL) -> tuple[Tensor, Tensor]:
+    """Two words and a full memory, to trace the model by."""
+    device = model.embedding.weight.device
+    return torch.zeros((1, 2), dtype=torch.int64, device=device), model.blank_memory(1)

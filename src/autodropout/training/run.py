@@ -1,0 +1,138 @@
+"""Where and how a training runs, what comes out of it, and what it is identified by.
+
+A training is a frozen dataclass with the whole configuration of one experiment; a `Run` says the rest: the folder, the
+device, what to show. Nothing of a `Run` changes what is computed, apart from rounding.
+"""
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autodropout.layers import Baseline
+from autodropout.spaces import Policy
+from autodropout.training.distributed import local_rank, parallel
+
+Regularizer = Policy | Baseline | None
+Report = Callable[[int, float], None]
+"""`report(step, value)`, of a search; may raise to end the training."""
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where and how a training runs; none of it is part of an experiment's definition."""
+
+    folder: Path | None = None  # checkpoints, log.jsonl, TensorBoard's files; None: nothing is written
+    device: torch.device | str | None = None  # None: CUDA where there is one, else the CPU
+    precision: str = "float32"  # or "bfloat16", by autocast
+    compile: bool = False
+    deterministic: bool = False  # the same bits again on CUDA too, at some cost in speed
+    test: bool = False  # judge the final model on the test set too; never in a search
+    checkpoint_every: int = 1000  # steps
+    tensorboard: bool = False
+    show: bool = False  # progress on stderr
+    report: Report | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1 step, got {self.checkpoint_every}")
+        if self.tensorboard and self.folder is None:
+            raise ValueError("TensorBoard needs a folder to write to")
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            raise ModuleNotFoundError("tensorboard is not installed; pip install 'autodropout[tensorboard]'")
+
+    @property
+    def where(self) -> torch.device:
+        """The device; under torchrun each process of a machine has a GPU of its own."""
+        device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return torch.device("cuda", local_rank()) if device == torch.device("cuda") else device
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """What the forward of a step, and an evaluation, run in."""
+        enabled = self.precision == "bfloat16"
+        return torch.autocast(self.where.type, dtype=torch.bfloat16, enabled=enabled)
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """Inside, torch does as `deterministic` says: an operation that cannot give the same bits again is an error."""
+        if not self.deterministic:
+            yield
+            return
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
+        before = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
+        torch.set_deterministic_debug_mode("error")
+        torch.backends.cudnn.benchmark = False  # it would choose by the clock
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(before[0])
+            torch.backends.cudnn.benchmark = before[1]
+
+    def wrap(self, model: nn.Module) -> Callable[..., Any]:
+        """What a training step calls: the model, moved to the device, in DDP where there are ranks, compiled if asked.
+
+        Attach first. The model itself stays what is evaluated, saved and optimized.
+        """
+        wrapped = parallel(model.to(self.where), self.where)
+        return torch.compile(wrapped) if self.compile else wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a training came to."""
+
+    reward: float  # on validation data, higher is better: what a search maximizes
+    metrics: Mapping[str, float]
+
+
+def identity(training: Any, regularizer: Regularizer, rate: float, seed: int) -> dict[str, Any]:
+    """An experiment as JSON data: all that its result depends on.
+
+    `training` is a dataclass. Paths are left out, since where the data lie does not matter; so is where a policy comes
+    from.
+    """
+    return {
+        "training": {"kind": type(training).__name__} | _plain(training, "training"),
+        "regularizer": _plain_regularizer(regularizer),
+        "rate": rate,
+        "seed": seed,
+    }
+
+
+def _plain_regularizer(regularizer: Regularizer) -> Any:
+    if regularizer is None:
+        return None
+    if isinstance(regularizer, Baseline):
+        return {"kind": "baseline", "rule": str(regularizer.rule)} | _plain(
+            {
+                field.name: getattr(regularizer, field.name)
+                for field in dataclasses.fields(regularizer)
+                if field.name != "rule"
+            },
+            "regularizer",
+        )
+    return regularizer.model_dump(mode="json", exclude={"provenance"})
+
+
+def _plain(value: Any, place: str) -> Any:
+    """JSON data; a ValueError says where there is something else."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{place}.{key}") for key, item in value.items() if not isinstance(item, Path)}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{place}[{number}]") for number, item in enumerate(value)]
+    raise ValueError(f"{place} is {value!r}, which cannot be written as JSON")
