@@ -9,36 +9,14 @@ import optuna
 import pyarrow.parquet
 import pytest
 import tiny_recipe
-from typer.testing import CliRunner, Result
+from cli_tools import ok, refused, run
 
 import autodropout as ad
 import small_study
-from autodropout.cli import app
 from autodropout.search.ledger import Ledger
 from autodropout.spaces import parse
 
 COMMANDS = ("search", "resume", "status", "best", "show", "report", "compare", "export")
-
-
-def run(*arguments: str | Path, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="autodropout", env=env)
-
-
-def ok(*arguments: str | Path) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
-def refused(*arguments: str | Path, code: int = 1) -> str:
-    """What a command that must fail says: a line on stderr, nothing on stdout."""
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    if code == 1:
-        assert re.fullmatch(r"error: [^\n]+\n", result.stderr), result.stderr
-    return result.stderr
 
 
 @pytest.fixture
@@ -63,7 +41,7 @@ def test_status(storage: str) -> None:
         best = ledger.read("small").best()
     assert best is not None
     assert re.search(rf"^best +{best.value:.6g}, by trial {best.number}$", said, re.M)
-    assert re.search(r"^scored +32$", said, re.M)
+    assert re.search(r"^scored +32 of 32$", said, re.M)
     assert re.search(r"^driven by +nobody$", said, re.M)
     facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
     assert facts["trials"]["applied"] == facts["scored"] == 32
@@ -149,8 +127,31 @@ def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Pat
     told = json.loads(ok("resume", "--storage", tiny, "--trials", "12", "--workers", "1", "--json"))
     assert (told["scored"], told["seed"]) == (12, 5)
     assert told["files"]["policy"] == str(out / "policy.json")  # as it was begun
-    assert "seed 5, not 0" in refused("search", "tiny", "--storage", tiny, "--name", "mine")
+    assert "seed 5, not 0" in refused("search", "tiny", "--storage", tiny, "--name", "mine", "--seed", "0")
     assert json.loads(ok("status", "--storage", tiny, "--json"))["scored"] == 12
+
+
+def test_what_a_run_changes_holds_for_the_next(tiny: str, tmp_path: Path) -> None:
+    def facts() -> dict[str, object]:
+        with Ledger(tiny) as ledger:
+            return dict(ledger.read("tiny").info.attributes)
+
+    def wanted(*arguments: str) -> tuple[int, int]:
+        told = json.loads(ok(*arguments, "--storage", tiny, "--json"))
+        return told["scored"], told["wanted"]
+
+    assert wanted("search", "tiny", "--trials", "3", "--capacity", "2", "--seed", "5", "--rung", "4") == (3, 3)
+    assert wanted("resume", "--trials", "5", "--workers", "1", "--capacity", "3", "--out", "there") == (5, 5)
+    assert wanted("status") == (5, 5)
+    assert (facts()["workers"], facts()["rung"]) == (1, 4)
+    assert "nothing was left to do" in run("resume", "--storage", tiny).stderr
+    assert wanted("search", "tiny") == (5, 5)  # the seed, too, is the study's
+    assert Path("there/report.html").exists()
+    assert wanted("search", "tiny", "--trials", "4") == (5, 4)
+    assert re.search(r"^scored +5, of 4 wanted$", ok("status", "--storage", tiny), re.M)
+    with Ledger(tiny) as ledger:
+        assert ledger.read("tiny").info.capacity == 3
+    assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
 
 
 def test_a_study_of_ad_search_is_not_resumed_blindly(storage: str) -> None:

@@ -9,49 +9,18 @@ import time
 from pathlib import Path
 
 import pytest
-import tiny_recipe
+from cli_tools import command, environment, scored, started, until_scored
 
-from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
-
-
-def environment(seconds: float = 0.0) -> dict[str, str]:
-    paths = [str(Path(tiny_recipe.SCRIPT).parents[1]), *filter(None, sys.path)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "SECONDS": str(seconds), "OMP_NUM_THREADS": "1"}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, tiny_recipe.SCRIPT, *arguments]
-
-
-def scored(url: str) -> int:
-    try:
-        with Ledger(url) as ledger:
-            counts = ledger.read("tiny").counts()
-    except NoSuchStudy:
-        return 0  # it has not been begun
-    return counts[State.FINISHED] + counts[State.APPLIED]
-
-
-def until_scored(url: str, process: "subprocess.Popen[str]") -> None:
-    while scored(url) == 0:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_ends_a_search_that_can_be_resumed(tmp_path: Path, presses: int) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    with subprocess.Popen(
-        command("search", "tiny", "--trials", "1000", "--workers", "1", "--storage", url),
-        cwd=tmp_path,
-        env=environment(0.5 if presses == 1 else 3.0),  # the second press comes while children are under way
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # signals to its group are a terminal's Ctrl-C
-    ) as process:
+    arguments = ["search", "tiny", "--trials", "1000", "--workers", "1", "--storage", url]
+    seconds = 0.5 if presses == 1 else 3.0  # the second press comes while children are under way
+    with started(tmp_path, *arguments, SECONDS=seconds) as process:
         try:
             until_scored(url, process)
             for _ in range(presses):

@@ -6,26 +6,41 @@ SECONDS in the environment is how long a child takes, BROKEN makes it raise.
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import small_study
 from autodropout import recipes
-from autodropout.spaces import Policy
+from autodropout.spaces import Policy, Space
+from autodropout.training.run import Run, Scores
 
 SCRIPT = __file__
 
 
-def child(policy: Policy, seed: int, report: object) -> float:
-    time.sleep(float(os.environ.get("SECONDS", "0")))
-    if "BROKEN" in os.environ:
-        raise KeyError("no such column")
-    return small_study.score(policy)
+@dataclass(frozen=True)
+class Training:
+    """Its score is a function of the policy."""
+
+    def space(self) -> Space:
+        return small_study.SPACE
+
+    def fit(self, regularizer: Policy | None, rate: float, seed: int, run: Run) -> Scores:
+        time.sleep(float(os.environ.get("SECONDS", "0")))
+        if "BROKEN" in os.environ:
+            raise KeyError("no such column")
+        if run.folder is not None:
+            run.folder.mkdir(parents=True, exist_ok=True)
+        score = 0.5 if regularizer is None else small_study.score(regularizer)
+        return Scores(score, {"validation_accuracy": score})
+
+    def smoke(self) -> "Training":
+        return self
 
 
 TINY = recipes.Recipe(
     name="tiny",
     what="nothing is trained",
-    space=lambda: small_study.SPACE,
-    child=child,
+    proxy=Training(),
+    final=Training(),
     rate=0.2,
     trials=8,
     workers=2,
@@ -36,9 +51,9 @@ TINY = recipes.Recipe(
 
 
 def install(set_attribute: Callable[[object, str, object], None] = setattr) -> None:
-    """Let it be the only recipe."""
-    set_attribute(recipes, "RECIPES", ("tiny",))
-    set_attribute(recipes, "get", {"tiny": TINY}.__getitem__)
+    """Let it be the only recipe, under two names."""
+    set_attribute(recipes, "RECIPES", ("tiny", "other"))
+    set_attribute(recipes, "get", {"tiny": TINY, "other": replace(TINY, name="other")}.__getitem__)
 
 
 if __name__ == "__main__":

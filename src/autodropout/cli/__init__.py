@@ -1,20 +1,24 @@
-"""The commands: `autodropout search digits`, then `resume`, `status`, `best`, `show`, `report`, `compare`, `export`.
+"""The commands: `autodropout search digits`, then `resume`, `status`, `best`, `show`, `report`, `compare`, `export`;
+around a search `recipes`, `data`, `train`, `tune-rate`, `ablate`, `transfer`.
 
 A STUDY on the command line is a name in `--storage`, or a ledger's URL with the name after a `#`; without a name it is
 the ledger's only study. Results go to stdout, progress and errors to stderr. Exit codes: 0, 1 for a failure, 2 for a
 command that cannot be understood, 130 after Ctrl-C.
 
-- `searching`: the two commands that run a study; `reading`: all others
-- `options`: the arguments they share; `shell`: how errors end them, how a study is found
+- `searching`: the two commands that run a study; `plan`: what they keep of it; `reading`: those that read one
+- `experiments`: what is trained without a search; `data`: datasets
+- `options`: the arguments they share; `studies`: how a study is found; `shell`: how errors end a command
 
-Recipes and what draws are imported by the commands that need them: `status` and the shell's completion need neither.
+What takes time to import is imported by the commands that need it: `--help` and the shell's completion of commands and
+options take typer alone, `status` and `best` a database but no torch. A new command is a function in a module of its
+kind, and a line in the list below.
 """
 
 from typing import Annotated
 
 import typer
 
-from autodropout.cli import reading, searching
+from autodropout.cli import data, experiments, reading, searching
 from autodropout.cli.shell import Commands
 
 app = typer.Typer(
@@ -43,7 +47,13 @@ for command in (
     reading.report,
     reading.compare,
     reading.export,
+    experiments.recipes,
+    experiments.train,
+    experiments.tune_rate,
+    experiments.ablate,
+    experiments.transfer,
 ):
     app.command()(command)
+app.add_typer(data.app, name="data")
 
 __all__ = ["app"]

@@ -1,29 +1,42 @@
-"""The arguments that several commands take."""
+"""The arguments that several commands take, and what the shell can complete for them."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autodropout.cli.shell import one_of, study_names
+from autodropout.cli.shell import one_of
 from autodropout.controller import PROPOSERS
-from autodropout.study import ENGINES
 
 STORAGE = "sqlite:///autodropout.db"
 
 
 def _recipes() -> tuple[str, ...]:
-    from autodropout import recipes  # here, since only two commands need it
+    from autodropout import recipes
 
     return recipes.RECIPES
 
 
 def _engines() -> tuple[str, ...]:
+    from autodropout.study import ENGINES
+
     return ENGINES
 
 
 def _proposers() -> tuple[str, ...]:
     return PROPOSERS
+
+
+def _studies(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The studies of the ledger that the line names so far."""
+    from autodropout.cli.studies import names_in
+    from autodropout.search.errors import LedgerError
+
+    try:
+        names = names_in(ctx.params.get("storage") or STORAGE)
+    except LedgerError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 StorageUrl = Annotated[
@@ -39,33 +52,53 @@ StudyName = Annotated[
     str | None,
     typer.Argument(
         metavar="STUDY",
-        autocompletion=study_names,
+        autocompletion=_studies,
+        show_default=False,
         help="Its name, or URL#NAME for one in another ledger. Not needed where there is only one.",
     ),
 ]
+StudyNames = Annotated[
+    list[str], typer.Argument(metavar="STUDY...", autocompletion=_studies, help="Names, or URL#NAME for other ledgers.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+Trials = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="How many scored trials the study shall have in all.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Children at the same time.")]
+Capacity = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="C", help="Trials proposed and not yet finished; about twice the workers is good."),
+]
 EngineName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"Where children run: {', '.join(ENGINES)}.",
+        help="Where children run: local (processes on this machine).",
         callback=one_of(_engines),
         autocompletion=_engines,
     ),
 ]
-Deadline = Annotated[float | None, typer.Option(metavar="SECONDS", help="End a child after so long and try it again.")]
-OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Where to leave the results.")]
+Deadline = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End a child that takes longer, and try it again.")
+]
+OutFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", file_okay=False, help="Where to leave the results; out/STUDY at first.")
+]
 Picture = Annotated[Path, typer.Option(metavar="FILE", dir_okay=False, help="A .png, .svg or .pdf.")]
 RecipeName = Annotated[
     str,
-    typer.Argument(metavar="RECIPE", help="The problem: digits.", callback=one_of(_recipes), autocompletion=_recipes),
+    typer.Argument(
+        metavar="RECIPE",
+        help="The problem. digits: scikit-learn's bundled digits, two minutes on two cores.",
+        callback=one_of(_recipes),
+        autocompletion=_recipes,
+    ),
 ]
 ProposerName = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME",
-        help=f"Who proposes: {', '.join(PROPOSERS)}.",
+        help=f"Who proposes: {', '.join(PROPOSERS)}. The first is for hundreds of trials, the second for thousands.",
         callback=one_of(_proposers),
         autocompletion=_proposers,
     ),

@@ -3,17 +3,19 @@
 autodropout search digits --trials 96 --out results
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from autodropout.cli.options import (
     STORAGE,
     AsJson,
+    Capacity,
     Deadline,
     EngineName,
     OutFolder,
@@ -21,81 +23,91 @@ from autodropout.cli.options import (
     RecipeName,
     StorageUrl,
     StudyName,
+    Trials,
     Workers,
 )
-from autodropout.cli.shell import Opened, opened, print_json, study_facts
-from autodropout.search.halving import Halving
-from autodropout.search.url import parse_url
-from autodropout.study import StudyTrial
-from autodropout.study import search as run_search
+from autodropout.cli.shell import print_json
 
+if TYPE_CHECKING:
+    from autodropout.cli.plan import Plan
+    from autodropout.cli.studies import Opened
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a study needs to go on, beside what its ledger fixes; kept as the study's attributes."""
-
-    recipe: str
-    trials: int
-    workers: int
-    engine: str
-    deadline: float | None
-    early_stopping: bool
-    rung: int
-    out: str
+FIXED = ("proposer", "seed", "capacity", "minibatch", "floor")
+"""What the ledger keeps of a study; of these only the capacity may change."""
 
 
 def search(
     recipe: RecipeName,
-    trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Scored trials to reach.")] = None,
+    trials: Trials = None,
     workers: Workers = None,
-    capacity: Annotated[int | None, typer.Option(min=1, metavar="C", help="Trials proposed and not finished.")] = None,
-    proposer: ProposerName = "controller",
-    engine: EngineName = "local",
+    capacity: Capacity = None,
+    proposer: ProposerName = None,
+    engine: EngineName = None,
     storage: StorageUrl = STORAGE,
     name: Annotated[str | None, typer.Option(metavar="STUDY", help="The study's name, if not the recipe's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the study: all others follow from it.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Of the study; all others follow from it. 0 at first.")
+    ] = None,
     out: OutFolder = None,
     deadline: Deadline = None,
-    early_stopping: Annotated[bool, typer.Option(help="Stop hopeless children by halving.")] = False,
-    rung: Annotated[int, typer.Option(min=1, metavar="STEP", help="Where early stopping first compares children.")] = 1,
+    early_stopping: Annotated[
+        bool | None, typer.Option("--early-stopping/--no-early-stopping", help="Stop hopeless children by halving.")
+    ] = None,
+    rung: Annotated[
+        int | None, typer.Option(min=1, metavar="STEP", help="Where early stopping first compares children.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for a policy. The same command again goes on where it was.
+    """Search for a policy; the same command again goes on where it was.
 
-    Leaves the best policy, a picture of its masks and a report in out/NAME, or in --out. Numbers that are left out
-    are the recipe's. Ctrl-C ends the search when the children under way have finished, a second one at once; nothing
-    is lost either way.
+    Leaves the best policy, a picture of its masks and a report in out/STUDY, or in --out. What is left out of the
+    command is the recipe's, or, where the study exists already, as it was last time.
+
+    Ctrl-C ends the search when the children under way have finished, a second one at once. Either way, and after a
+    crash or a kill, nothing is lost.
+
+    \b
+    Examples:
+      autodropout search digits
+      autodropout search digits --trials 512 --workers 8 --name long --proposer evolution
+      autodropout search digits --storage postgresql://me:secret@host/studies
     """
     from autodropout import recipes
+    from autodropout.cli.plan import Plan
+    from autodropout.cli.studies import existing
 
     chosen, name = recipes.get(recipe), name or recipe
-    plan = Plan(
-        recipe=recipe,
-        trials=trials or chosen.trials,
-        workers=workers or chosen.workers,
-        engine=engine or "local",
-        deadline=deadline,
-        early_stopping=early_stopping,
-        rung=rung,
-        out=str(out or Path("out") / name),
+    begun = existing(name, storage)
+    if begun is None:
+        plan = Plan.of_recipe(chosen, name)
+        settings = {"proposer": "controller", "seed": 0} | {what: getattr(chosen, what) for what in FIXED[2:]}
+    else:
+        plan = Plan.of_study(begun.info)
+        settings = {what: getattr(begun.info, what) for what in FIXED}
+        if plan.recipe != recipe:
+            raise ValueError(f"study {name!r} is of the recipe {plan.recipe!r}, not {recipe!r}: give another --name")
+    plan = plan.changed(
+        {
+            "trials": trials,
+            "workers": workers,
+            "engine": engine,
+            "deadline": deadline,
+            "early_stopping": early_stopping,
+            "rung": rung,
+            "out": out and str(out),
+        }
     )
-    settings = {
-        "capacity": capacity or chosen.capacity,
-        "minibatch": chosen.minibatch,
-        "floor": chosen.floor,
-        "proposer": proposer,
-        "seed": seed,
-    }
+    given = {"proposer": proposer, "seed": seed, "capacity": capacity}
+    settings |= {what: value for what, value in given.items() if value is not None}
     _search(plan, storage, name, settings, as_json)
 
 
 def resume(
     study: StudyName = None,
     storage: StorageUrl = STORAGE,
-    trials: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Scored trials to reach, if not as begun.")
-    ] = None,
+    trials: Trials = None,
     workers: Workers = None,
+    capacity: Capacity = None,
     engine: EngineName = None,
     deadline: Deadline = None,
     out: OutFolder = None,
@@ -103,49 +115,51 @@ def resume(
 ) -> None:
     """Go on with a study that `search` began.
 
-    What is left out is as it was begun.
+    What is left out of the command is as it was last time. To extend a finished study, give it more --trials.
+
+    \b
+    Examples:
+      autodropout resume
+      autodropout resume long --trials 1024
     """
+    from autodropout.cli.plan import Plan
+    from autodropout.cli.studies import opened
+
     with opened(study, storage) as found:
         info, url = found.reader.info, found.url
-    changed = {"trials": trials, "workers": workers, "engine": engine, "deadline": deadline, "out": out and str(out)}
-    if not info.attributes.keys() >= Plan.__dataclass_fields__.keys():
-        raise ValueError(
-            f"study {info.name!r} was not begun by `autodropout search`: run the program that began it once more, "
-            "the same call to ad.search resumes it"
-        )
-    known = {what: info.attributes[what] for what in Plan.__dataclass_fields__}
-    plan = Plan(**(known | {what: value for what, value in changed.items() if value is not None}))
-    settings = {what: getattr(info, what) for what in ("capacity", "minibatch", "floor", "proposer", "seed")}
-    _search(plan, url, info.name, settings, as_json)
+    changes = {"trials": trials, "workers": workers, "engine": engine, "deadline": deadline, "out": out and str(out)}
+    settings = {what: getattr(info, what) for what in FIXED} | ({"capacity": capacity} if capacity else {})
+    _search(Plan.of_study(info).changed(changes), url, info.name, settings, as_json)
 
 
-def _search(plan: Plan, storage: str, name: str, settings: Mapping[str, Any], as_json: bool) -> None:
+def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_json: bool) -> None:
     """Search with a display, leave the results, say where they are."""
+    from rich.console import Console
+
     from autodropout import recipes
+    from autodropout.cli.studies import existing, opened, study_facts
     from autodropout.report.display import progress_display
+    from autodropout.search.halving import Halving
+    from autodropout.study import search as run_search
 
     recipe, out = recipes.get(plan.recipe), Path(plan.out)
     out.mkdir(parents=True, exist_ok=True)  # now, not after a night's search
-    again = f"to go on: autodropout resume {name} --storage {parse_url(storage)}"
-    try:
-        with progress_display(name, Console(stderr=True)) as display:
-            run_search(
-                recipe.space(),
-                recipe.child,
-                plan.trials,
-                workers=plan.workers,
-                storage=storage,
-                name=name,
-                engine=plan.engine,
-                deadline=plan.deadline,
-                halving=Halving(plan.rung) if plan.early_stopping else None,
-                attributes=asdict(plan),
-                watch=display.update,
-                **settings,
-            )
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted at once; {again}", err=True)
-        raise
+    begun = existing(name, storage)
+    with _telling_how_to_go_on(name, storage), progress_display(name, Console(stderr=True)) as display:
+        run_search(
+            recipe.space(),
+            recipe.child,
+            plan.trials,
+            workers=plan.workers,
+            storage=storage,
+            name=name,
+            engine=plan.engine,
+            deadline=plan.deadline,
+            halving=Halving(plan.rung) if plan.early_stopping else None,
+            attributes=asdict(plan),
+            watch=display.update,
+            **settings,
+        )
     with opened(name, storage) as found:
         facts = study_facts(found)
         files = _leave(found, out, recipe.rate)
@@ -159,15 +173,51 @@ def _search(plan: Plan, storage: str, name: str, settings: Mapping[str, Any], as
         typer.echo(f"study {name!r} in {facts['storage']}: {said}")
         for what, path in files.items():
             typer.echo(f"  {what:<7} {path}")
+    if begun is not None and begun.scored >= plan.trials:
+        typer.echo("nothing was left to do; to extend the study, give it more --trials", err=True)
     if facts["scored"] < plan.trials:  # only Ctrl-C ends a search before
-        typer.echo(f"interrupted; {again}", err=True)
+        typer.echo(f"interrupted; {_how_to_go_on(name, storage)}", err=True)
         raise typer.Exit(130)
 
 
-def _leave(found: Opened, out: Path, rate: float) -> dict[str, str]:
+@contextmanager
+def _telling_how_to_go_on(name: str, storage: str) -> Iterator[None]:
+    """Whatever ends a search before its time, its user learns how to go on."""
+    from autodropout.search.errors import ChildError, StorageError
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted at once; {_how_to_go_on(name, storage)}", err=True)
+        raise
+    except SystemExit:  # by a signal
+        typer.echo(f"terminated; {_how_to_go_on(name, storage)}", err=True)
+        raise
+    except (ChildError, StorageError) as error:
+        error.add_note(_how_to_go_on(name, storage))
+        raise
+
+
+def _how_to_go_on(name: str, storage: str) -> str:
+    from autodropout.cli.studies import existing
+    from autodropout.search.errors import LedgerError
+    from autodropout.search.url import parse_url
+
+    try:
+        begun = existing(name, storage) is not None
+    except LedgerError:
+        begun = True  # it cannot be read at the moment, which is why we are here
+    if not begun:
+        return "nothing was begun"
+    where = "" if storage == STORAGE else f" --storage {shlex.quote(str(parse_url(storage)))}"
+    return f"to go on: autodropout resume {shlex.quote(name)}{where}"
+
+
+def _leave(found: "Opened", out: Path, rate: float) -> dict[str, str]:
     """Write policy, picture and report, as far as there is something to write; returns which."""
     from autodropout.report.html import write_report
     from autodropout.report.masks import draw_masks
+    from autodropout.study import StudyTrial
 
     files, trial = {}, found.reader.best()
     if trial is not None:

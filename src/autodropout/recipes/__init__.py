@@ -6,18 +6,20 @@ A recipe's numbers are defaults; whoever starts a search may give others:
     study = ad.search(recipe.space(), recipe.child, recipe.trials, workers=recipe.workers)
 """
 
-from autodropout.recipes import digits
+import importlib
+
 from autodropout.recipes.recipe import Recipe
 
-_BY_NAME = {"digits": digits.digits}
-RECIPES = tuple(_BY_NAME)
+_HOMES = {"digits": "autodropout.recipes.digits"}  # modules with a function of that name; the names need no torch
+RECIPES = tuple(_HOMES)
 
 
 def get(name: str) -> Recipe:
     """The recipe of that name, as its function returns it by default."""
-    if name not in _BY_NAME:
+    if name not in _HOMES:
         raise ValueError(f"{name!r} is not a recipe; there are {', '.join(RECIPES)}")
-    return _BY_NAME[name]()
+    made: Recipe = getattr(importlib.import_module(_HOMES[name]), name)()
+    return made
 
 
 __all__ = ["RECIPES", "Recipe", "get"]

@@ -12,34 +12,10 @@ With 10 epochs policies differ by .010 and seeds by .010, with 100 labels and 20
 2 seeds each). The whole search took 217 s of CPU time, 1.8 s a child, on a machine busy with other work.
 """
 
-from dataclasses import dataclass
-
-import torch
-
-from autodropout.attach import attach, space
-from autodropout.data.digits import CLASSES, load
-from autodropout.models import WideResNet, wide_resnet
 from autodropout.recipes.recipe import Recipe
-from autodropout.search.jobs import Report
-from autodropout.spaces import Policy, Space
-from autodropout.training import Sgd, threads, train
+from autodropout.training import Cosine, ImageTraining, Pictures, Sgd
 
-
-@dataclass(frozen=True, slots=True)
-class DigitsChild:
-    """Trains one network under a policy, on one thread; its score is the accuracy on the validation part."""
-
-    rate: float
-    how: Sgd
-
-    def __call__(self, policy: Policy, seed: int, report: Report) -> float:
-        data = load()
-        with threads(1):
-            torch.manual_seed(seed)
-            model = _model()
-            attach(model, policy, rate=self.rate, example=data.train.images[:1])
-            halfway = -(-self.how.epochs // 2)  # 600 images to judge cost as much as 200 to learn: twice will do
-            return train(model, data.train, data.validation, self.how, seed=seed, report=report, report_every=halfway)
+TRAIN, BATCH = 200, 20
 
 
 def digits(rate: float = 0.2, epochs: int = 8) -> Recipe:
@@ -49,23 +25,28 @@ def digits(rate: float = 0.2, epochs: int = 8) -> Recipe:
         rate: at which a child's policy drops; 0.2 in the paper's searches.
         epochs: of a child.
     """
+    steps = epochs * TRAIN // BATCH
+    training = ImageTraining(
+        model="wrn-10-1",
+        pictures=Pictures(name="digits", train=TRAIN, validation=600),
+        resolution=20,
+        steps=steps,
+        batch=BATCH,
+        optimizer=Sgd(lr=0.1),
+        schedule=Cosine(),
+        augmentation="none",
+        evaluate_every=-(-steps // 2),  # 600 images to judge cost as much as 200 to learn: twice will do
+    )
     return Recipe(
         name="digits",
         what="a WRN-10-1 on 200 of scikit-learn's digits: shows the machinery, not the gain",
-        space=_space,
-        child=DigitsChild(rate, Sgd(epochs=epochs, batch=20, lr=0.1)),
+        proxy=training,
+        final=training,
+        on_cpu=True,
         rate=rate,
         trials=96,  # six updates
         workers=2,
         capacity=4,  # twice the workers: none waits, and no proposal grows old
         minibatch=16,
-        floor=1 / CLASSES,  # a child that diverges knows nothing
+        floor=1 / training.pictures.kind.classes,  # a child that diverges knows nothing
     )
-
-
-def _model() -> WideResNet:
-    return wide_resnet(10, 1, CLASSES, channels=1)
-
-
-def _space() -> Space:
-    return space(_model(), load().train.images[:1])

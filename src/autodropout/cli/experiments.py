@@ -1,0 +1,289 @@
+"""The commands around a search: what there is to run, and what the paper does with a policy once it is found.
+
+`recipes` lists the experiments; `train` runs one at its full size; `tune-rate`, `ablate` and `transfer` train several
+variants with the same seeds and print a table. Each training has a folder of its own: interrupted, the same command
+goes on where it was.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autodropout.cli.options import AsJson, RecipeName
+from autodropout.cli.shell import print_json
+
+if TYPE_CHECKING:
+    from autodropout.recipes import Recipe
+    from autodropout.recipes.comparison import Row, Variant
+    from autodropout.recipes.recipe import Training
+    from autodropout.training.run import Regularizer, Run
+
+PolicyFile = Annotated[str, typer.Option("--policy", metavar="POLICY", help="A policy's file, or a name.")]
+MaybePolicy = Annotated[str | None, typer.Option("--policy", metavar="POLICY", help="A policy's file, or a name.")]
+BaselineName = Annotated[
+    str | None, typer.Option("--baseline", metavar="NAME", help="A classical method: dropout, ...")
+]
+Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
+Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant, with seeds 0 to N - 1.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the training.")]
+OneRate = Annotated[float | None, typer.Option(min=0, max=1, help="The drop rate; the recipe's when left out.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="The same at a tiny size, to see that it runs: under a minute.")]
+Proxy = Annotated[bool, typer.Option("--proxy", help="The training of the search's children, not the full-size one.")]
+OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Checkpoints, logs and scores.")]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Where the datasets are; otherwise AUTODROPOUT_DATA.")
+]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1; a GPU if there is one.")]
+Bfloat16 = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
+Test = Annotated[bool, typer.Option("--test", help="Judge on the test set too. Do so once, when all is chosen.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where and how the trainings of one command run."""
+
+    out: Path
+    data: Path | None
+    device: str | None
+    bfloat16: bool
+    compile: bool
+    tensorboard: bool
+    test: bool
+
+    def run(self) -> "Run":
+        from autodropout.training.run import Run
+
+        if self.data is not None:
+            os.environ["AUTODROPOUT_DATA"] = str(self.data)  # where loaders look, in other processes too
+        return Run(
+            folder=self.out,
+            device=self.device,
+            precision="bfloat16" if self.bfloat16 else "float32",
+            compile=self.compile,
+            tensorboard=self.tensorboard,
+            test=self.test,
+            show=True,
+        )
+
+
+def recipes(as_json: AsJson = False) -> None:
+    """List the experiments: what each reproduces, the paper's figure, its cost, what was measured here.
+
+    \b
+    Examples:
+      autodropout recipes
+      autodropout recipes --json
+    """
+    from autodropout import recipes as known
+
+    found = [known.get(name) for name in known.RECIPES]
+    if as_json:
+        print_json({"recipes": [_facts(recipe) for recipe in found]})
+        return
+    for recipe in found:
+        facts = _facts(recipe)
+        typer.echo(typer.style(recipe.name, bold=True) + f"  {recipe.what}")
+        figures = ", ".join(f"{method} {figure}" for method, figure in recipe.paper.items())
+        for label, text in (
+            ("paper", f"{facts['reproduces']}: {figures}" if figures else facts["reproduces"]),
+            ("policy", f"from {recipe.policy_from}" if recipe.policy_from else ""),
+            ("cost", recipe.cost),
+            ("measured", recipe.measured),
+        ):
+            if text:
+                typer.echo(f"    {label:<9} {text}")
+
+
+def _facts(recipe: "Recipe") -> dict[str, object]:
+    names = ("name", "what", "reproduces", "cost", "measured", "policy_from", "rate", "trials", "capacity", "minibatch")
+    return {name: getattr(recipe, name) for name in names} | {"paper": dict(recipe.paper), "rates": list(recipe.rates)}
+
+
+def train(
+    recipe: RecipeName,
+    policy: MaybePolicy = None,
+    baseline: BaselineName = None,
+    rate: OneRate = None,
+    seed: Seed = 0,
+    proxy: Proxy = False,
+    smoke: Smoke = False,
+    out: OutFolder = None,
+    data: DataFolder = None,
+    device: Device = None,
+    bfloat16: Bfloat16 = False,
+    compiled: Compile = False,
+    tensorboard: Tensorboard = False,
+    test: Test = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train an experiment's model once, under a policy, a classical method, or nothing.
+
+    The full-size run of the recipe. Killed or interrupted, the same command goes on where it was; on several GPUs:
+    torchrun --nproc-per-node 8 -m autodropout train ...
+
+    \b
+    Examples:
+      autodropout train cifar10-wrn28-10 --policy policy.json --rate 0.6 --test
+      autodropout train cifar10-wrn28-10 --baseline dropblock --rate 0.1
+      autodropout train digits --smoke
+    """
+    chosen, what = _regularizer(policy, baseline)
+    found = _recipe(recipe, smoke)
+    place = _Place(out or Path("out") / recipe / f"train-{what}", data, device, bfloat16, compiled, tensorboard, test)
+    at = 0.0 if chosen is None else (found.rate if rate is None else rate)
+    _table(found.proxy if proxy else found.final, [_variant(what, chosen, at)], [seed], place, as_json)
+
+
+def tune_rate(
+    recipe: RecipeName,
+    policy: PolicyFile,
+    rates: Rates = None,
+    seeds: Seeds = 1,
+    proxy: Proxy = False,
+    smoke: Smoke = False,
+    out: OutFolder = None,
+    data: DataFolder = None,
+    device: Device = None,
+    bfloat16: Bfloat16 = False,
+    compiled: Compile = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the final rate of a policy: train with each, judge on the validation set.
+
+    \b
+    Example:
+      autodropout tune-rate cifar10-wrn28-10 --policy policy.json --rates 0.2,0.4,0.6
+    """
+    from autodropout.recipes import after
+    from autodropout.spaces import load
+
+    found = _recipe(recipe, smoke)
+    training = found.proxy if proxy else found.tuning or found.final
+    variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
+    place = _Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled, False, False)
+    _table(training, variants, range(seeds), place, as_json)
+
+
+def ablate(
+    recipe: RecipeName,
+    policy: PolicyFile,
+    rate: OneRate = None,
+    seeds: Seeds = 1,
+    proxy: Proxy = False,
+    smoke: Smoke = False,
+    out: OutFolder = None,
+    data: DataFolder = None,
+    device: Device = None,
+    bfloat16: Bfloat16 = False,
+    compiled: Compile = False,
+    as_json: AsJson = False,
+) -> None:
+    """See where a policy's worth lies: train it with each group or site emptied, moved, or replaced.
+
+    \b
+    Example:
+      autodropout ablate ptb --policy policy.json --seeds 5 --proxy
+    """
+    from autodropout.recipes import after
+    from autodropout.spaces import load
+
+    found = _recipe(recipe, smoke)
+    training = found.proxy if proxy else found.tuning or found.final
+    variants = after.ablations(load(policy), found.rate if rate is None else rate)
+    place = _Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled, False, False)
+    _table(training, variants, range(seeds), place, as_json)
+
+
+def transfer(
+    recipe: RecipeName,
+    policy: PolicyFile,
+    rate: OneRate = None,
+    seeds: Seeds = 1,
+    proxy: Proxy = False,
+    smoke: Smoke = False,
+    out: OutFolder = None,
+    data: DataFolder = None,
+    device: Device = None,
+    bfloat16: Bfloat16 = False,
+    compiled: Compile = False,
+    test: Test = False,
+    as_json: AsJson = False,
+) -> None:
+    """Use a policy on another task than it was found on, beside no policy at all.
+
+    A ConvNet policy's sizes and strides grow with the maps; a Transformer policy counts tokens and stays as it is. The
+    scaled policy is left in the folder.
+
+    \b
+    Example:
+      autodropout transfer wikitext2 --policy ptb.json
+    """
+    from autodropout.recipes import after
+    from autodropout.spaces import load
+
+    found = _recipe(recipe, smoke)
+    training = found.proxy if proxy else found.final
+    moved = after.transferred(load(policy), training.space())
+    place = _Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, False, test)
+    place.out.mkdir(parents=True, exist_ok=True)
+    moved.save(place.out / "policy.json")
+    variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
+    _table(training, variants, range(seeds), place, as_json)
+
+
+def _recipe(name: str, smoke: bool) -> "Recipe":
+    from autodropout import recipes as known
+
+    return known.get(name).smoke() if smoke else known.get(name)
+
+
+def _regularizer(policy: str | None, baseline: str | None) -> "tuple[Regularizer, str]":
+    from autodropout.layers import baseline as named
+    from autodropout.spaces import load
+
+    if policy is not None and baseline is not None:
+        raise ValueError(f"--policy {policy} and --baseline {baseline}: choose one")
+    if policy is not None:
+        return load(policy), "policy"
+    return (None, "none") if baseline in (None, "none") else (named(baseline), baseline)
+
+
+def _variant(name: str, regularizer: "Regularizer", rate: float) -> "Variant":
+    from autodropout.recipes.comparison import Variant
+
+    return Variant(name, regularizer, rate)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--rates needs numbers with commas between them, got {text!r}") from None
+
+
+def _table(
+    training: "Training", variants: "Sequence[Variant]", seeds: Sequence[int], place: _Place, as_json: bool
+) -> None:
+    """Train, telling each result as it comes; then the table, or JSON."""
+    from autodropout.recipes.comparison import compare, table
+
+    run = place.run()
+
+    def tell(row: "Row") -> None:
+        metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
+        typer.echo(f"{row.variant.name}, seed {row.seed}: {metrics}", err=True)
+
+    rows = compare(training, variants, seeds, place.out, run, tell)
+    if as_json:
+        keys = [{"variant": row.variant.name, "rate": row.variant.rate, "seed": row.seed} for row in rows]
+        scores = [{"reward": row.scores.reward, "metrics": dict(row.scores.metrics)} for row in rows]
+        print_json({"rows": [one | other for one, other in zip(keys, scores, strict=True)], "folder": str(place.out)})
+        return
+    typer.echo(table(rows))
+    typer.echo(f"checkpoints, logs and scores: {place.out}")

@@ -1,0 +1,45 @@
+"""The plan of a study that `search` began: what it needs to go on, beside what its ledger fixes.
+
+It is kept as the study's attributes, so that `resume` needs no arguments; every run of the study may change it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from autodropout.recipes import Recipe
+from autodropout.search.records import StudyInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of a recipe, and how it is run."""
+
+    recipe: str
+    trials: int
+    workers: int
+    out: str
+    engine: str = "local"
+    deadline: float | None = None
+    early_stopping: bool = False
+    rung: int = 1
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe, study: str) -> Self:
+        """That of a new study."""
+        return cls(recipe.name, recipe.trials, recipe.workers, out=f"out/{study}")
+
+    @classmethod
+    def of_study(cls, info: StudyInfo) -> Self:
+        """As the last run of a study left it."""
+        known = {field.name: info.attributes[field.name] for field in fields(cls) if field.name in info.attributes}
+        if not known.keys() >= {"recipe", "trials", "workers", "out"}:
+            raise ValueError(
+                f"study {info.name!r} was not begun by `autodropout search`: run the program that began it once more, "
+                "the same call to ad.search resumes it"
+            )
+        return cls(**known)
+
+    def changed(self, given: Mapping[str, Any]) -> Self:
+        """With what was given on the command line; None was not."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
