@@ -200,7 +200,7 @@ def main() -> None:
 
 def temporary_server():
     """The tests' own PostgreSQL server, with writes that reach the disk."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "search"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from ledger_server import running_server
 
     return running_server(fsync=True)

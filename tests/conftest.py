@@ -1,11 +1,17 @@
-"""Shared by all tests: one thread, so that tests side by side do not wait for each other; a fixed seed; a study."""
+"""Shared by all tests: one thread, so that tests side by side do not wait for each other; a fixed seed; a study, a
+PostgreSQL server."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 import small_study
+
+if TYPE_CHECKING:
+    from ledger_server import Server
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +29,20 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('small') / Path('study.db')}"
     small_study.search(url)
     return url
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator["Server | None"]:
+    from ledger_server import running_server  # needs psycopg, which other tests do without
+
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(_server: "Server | None") -> "Server":
+    if _server is None:
+        from ledger_server import MISSING
+
+        pytest.skip(MISSING)
+    return _server

@@ -23,7 +23,7 @@ ARROWS = {  # each package, and those it may import
     "data": set(),
     "training": {"spaces", "patterns", "layers", "attach", "models", "data"},
     "recipes": {"spaces", "patterns", "layers", "attach", "models", "data", "training", "controller", "search"},
-    "cli": {"spaces", "search", "controller", "recipes", "report", "study"},  # and nothing imports cli
+    "cli": {"spaces", "search", "data", "controller", "recipes", "report", "study"},  # and nothing imports cli
 }
 WITHOUT_TORCH = ("spaces", "search")
 
@@ -46,7 +46,7 @@ def test_every_package_has_its_arrows() -> None:
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_arrows(package: str) -> None:
-    allowed = ARROWS[package] | {package}
+    allowed = ARROWS[package] | {package, "lazy"}
     for path in (ROOT / package).rglob("*.py"):
         for name in imports(path):
             parts = name.split(".")
@@ -58,7 +58,8 @@ def test_arrows(package: str) -> None:
 
 def test_importing_leaves_optional_packages_and_the_generator_alone() -> None:
     code = (
-        "import sys, torch; before = torch.get_rng_state(); import autodropout, autodropout.recipes\n"
+        "import sys, torch; before = torch.get_rng_state(); import autodropout; from autodropout import recipes\n"
+        "[getattr(autodropout, name) for name in autodropout.__all__], recipes.get('digits')\n"
         "assert torch.equal(before, torch.get_rng_state())\n"
         "loaded = {'transformers', 'timm', 'torchvision', 'lightning', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"

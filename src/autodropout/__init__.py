@@ -15,37 +15,78 @@ study = ad.search(space, child, trials=512, workers=8)               # learn one
 study.best.policy.save("mine.json")
 """
 
-from autodropout.attach import Attachment, NoSites, RateSchedule, attach, attached, space
-from autodropout.layers import BASELINES, DropLayer, baseline
-from autodropout.spaces import (
-    ConvPattern,
-    ConvPolicy,
-    ConvSpace,
-    Policy,
-    PolicyError,
-    Provenance,
-    SequencePattern,
-    TransformerPolicy,
-    TransformerSpace,
-    load,
-)
-from autodropout.study import Study, search
+import importlib
+from typing import TYPE_CHECKING
+
+from autodropout.lazy import lazy
+
+if TYPE_CHECKING:
+    from autodropout.attach import Attachment, NoSites, RateSchedule, attach, attached, space
+    from autodropout.layers import BASELINES, DropLayer, baseline
+    from autodropout.search.errors import ChildError
+    from autodropout.search.halving import Halving
+    from autodropout.search.jobs import Stopped
+    from autodropout.spaces import (
+        ConvPattern,
+        ConvPolicy,
+        ConvSpace,
+        Policy,
+        PolicyError,
+        Provenance,
+        SequencePattern,
+        TransformerPolicy,
+        TransformerSpace,
+        load,
+    )
+    from autodropout.study import Study, search
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "autodropout.attach": ["Attachment", "NoSites", "RateSchedule", "attach", "attached", "space"],
+            "autodropout.layers": ["BASELINES", "DropLayer", "baseline"],
+            "autodropout.search.errors": ["ChildError"],
+            "autodropout.search.halving": ["Halving"],
+            "autodropout.search.jobs": ["Stopped"],
+            "autodropout.spaces": [
+                "ConvPattern",
+                "ConvPolicy",
+                "ConvSpace",
+                "Policy",
+                "PolicyError",
+                "Provenance",
+                "SequencePattern",
+                "TransformerPolicy",
+                "TransformerSpace",
+                "load",
+            ],
+            "autodropout.study": ["Study", "search"],
+        },
+    )
+    # Two functions have the name of a package. Python binds a package to its name when it is imported for the first
+    # time: that happens here, before anybody asks for the functions, and never again.
+    for _package in ("attach", "search"):
+        importlib.import_module(f"{__name__}.{_package}")
+        del globals()[_package]
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BASELINES",
     "Attachment",
+    "ChildError",
     "ConvPattern",
     "ConvPolicy",
     "ConvSpace",
     "DropLayer",
+    "Halving",
     "NoSites",
     "Policy",
     "PolicyError",
     "Provenance",
     "RateSchedule",
     "SequencePattern",
+    "Stopped",
     "Study",
     "TransformerPolicy",
     "TransformerSpace",

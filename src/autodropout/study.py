@@ -58,9 +58,9 @@ def search(
     """Search for a policy. Killed or interrupted at any moment, the same call goes on where it was.
 
     Ctrl-C once ends the search when the children under way have finished, and the study is returned as it is then;
-    twice, at once, by KeyboardInterrupt; so does SIGTERM, by SystemExit. All can be resumed. A child that raises
-    before it gave any score ends the search with its traceback, as `ChildError`; the same call with a corrected child
-    goes on.
+    twice, at once, by KeyboardInterrupt; so do SIGTERM and a terminal that is closed, by SystemExit. All can be
+    resumed. A child that raises before it gave any score ends the search with its traceback, as `ChildError`; the same
+    call with a corrected child goes on.
 
     Args:
         space: what can be chosen, from `ad.space(model, example)`.
@@ -80,7 +80,8 @@ def search(
         attempts: how often a trial is started before it counts as failed.
         halving: early stopping; children must then report their curve.
         job: trials per job, for a child that offers `train_many`.
-        attributes: what else to keep with a new study, as JSON data; read again as `study.info.attributes`.
+        attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
+            `trials`. When the study is resumed, those named here change and others stay.
         watch: called with a `Progress` after each turn of the driver's loop.
     """
     if engine not in ENGINES:
@@ -91,7 +92,8 @@ def search(
         raise ValueError(f"a space comes from ad.space(model, example), got {space!r}")
     if type(trials) is not int or trials < 1:
         raise ValueError(f"trials must be a positive integer, got {trials!r}")
-    info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=attributes or {})
+    kept = {**(attributes or {}), "trials": trials}
+    info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
     running = LocalEngine(child, workers, deadline, judge)
     # Outermost because it checks the child before a study is made; innermost because its workers end before the lease.
@@ -132,7 +134,8 @@ def restore(study: Writer) -> Proposer:
 
 @contextmanager
 def _interruptible(driver: Driver) -> Iterator[None]:
-    """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt; SIGTERM, SystemExit.
+    """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt; SIGTERM, and the
+    SIGHUP of a terminal that is closed, raise SystemExit.
 
     So the driver can give its trials back and end its workers, where the signal alone would end the process.
     """
@@ -151,11 +154,12 @@ def _interruptible(driver: Driver) -> Iterator[None]:
     def terminated(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)  # as a shell reports it
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     if before[signal.SIGINT] not in (None, signal.SIG_IGN):  # in the background Ctrl-C is for somebody else
         signal.signal(signal.SIGINT, interrupted)
-    if before[signal.SIGTERM] is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if before[number] is signal.SIG_DFL:  # not under nohup, nor where the program has a handler of its own
+            signal.signal(number, terminated)
     try:
         yield
     finally:

@@ -1,16 +1,14 @@
-"""The numbers under every curve: what counts as a score, in which order, how fast."""
+"""The numbers under every curve: what counts as a score, and in which order."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pytest
 from report_tools import SPACE, diverged, failed, scored, write_study
 
-from autodropout.report.history import History, read_history
+from autodropout.report.history import read_history
 from autodropout.report.sections import best_policies, token_shares
 from autodropout.search.ledger import Ledger
-from autodropout.search.records import StudyInfo
 from autodropout.search.states import State
 
 
@@ -37,31 +35,7 @@ def test_a_study_without_trials(tmp_path: Path) -> None:
     history = read_history(write_study(url(tmp_path), []))
     assert len(history) == len(history.scored) == len(history.best_so_far()) == 0
     assert history.tokens.shape == (0, 16)
-    assert history.per_minute() is None
     assert best_policies(history, 5) == []
-
-
-def made(started: list[float], finished: list[float]) -> History:
-    count = len(started)
-    return History(
-        info=StudyInfo("made", SPACE, "random", 0, 1, 1, 0.0),
-        states=(State.FINISHED,) * count,
-        tokens=np.zeros((count, 16), dtype=np.uint8),
-        values=np.ones(count),
-        stopped=np.zeros(count, dtype=np.bool_),
-        failed=np.zeros(count, dtype=np.bool_),
-        started=np.array(started),
-        finished=np.array(finished),
-    )
-
-
-def test_the_rate_is_that_of_the_last_ten_minutes_at_work() -> None:
-    assert made([0.0, 0.0], [30.0, 60.0]).per_minute() == pytest.approx(2.0)
-    idle_for_a_day = made(
-        [0.0] + [86_400.0 + 60 * i for i in range(20)], [1.0] + [86_460.0 + 60 * i for i in range(20)]
-    )
-    assert idle_for_a_day.per_minute() == pytest.approx(11 / 10)  # both ends of the ten minutes count
-    assert made([5.0], [5.0]).per_minute() is None
 
 
 def test_shares_of_token_values_per_window(tmp_path: Path) -> None:
@@ -100,6 +74,4 @@ def test_a_real_study(storage: str) -> None:
     assert history.best_so_far()[-1] == best.value == best_policies(history, 1)[0].values.max()
     assert np.all(np.diff(history.best_so_far()) >= 0)
     now = datetime.now(UTC).timestamp()
-    assert np.all(history.started <= history.finished)
     assert np.all(history.finished <= now)
-    assert history.per_minute() is not None

@@ -3,26 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import ledger_zygote
 import pytest
-from ledger_server import MISSING, Server, running_server
 from ledger_tools import info
-from ledger_zygote import Zygote
 
 from autodropout.search.ledger import Ledger
 from autodropout.search.writing import Writer
-
-
-@pytest.fixture(scope="session")
-def _server() -> Iterator[Server | None]:
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def server(_server: Server | None) -> Server:
-    if _server is None:
-        pytest.skip(MISSING)
-    return _server
+from zygote import Zygote
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -48,13 +35,6 @@ def study(ledger: Ledger) -> Iterator[Writer]:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    zygote = Zygote()
-    yield zygote
-    zygote.close()
-
-
-@pytest.fixture(scope="session")
-def second_zygote() -> Iterator[Zygote]:
-    zygote = Zygote()
+    zygote = Zygote(ledger_zygote.__file__)
     yield zygote
     zygote.close()

@@ -1,18 +1,12 @@
-"""Whole searches to be killed, forked from a process that has imported everything (see `ledger_zygote`)."""
+"""Whole searches to be killed (see `zygote`)."""
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-import ledger_zygote
 import torch
 from driver_tools import SPACE, InlineEngine
-from ledger_zygote import Log, Zygote
 
 from autodropout import study
 from autodropout.controller import load_proposer, make_proposer
@@ -20,21 +14,9 @@ from autodropout.search.jobs import Answer
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.writing import Writer
 from autodropout.spaces import Policy
+from zygote import Log, crashing, serve
 
 SETTING = {"minibatch": 4, "capacity": 10, "workers": 6, "proposer": "controller", "attempts": 3}
-
-
-class DriverZygote(Zygote):
-    """The parent's end."""
-
-    def __init__(self) -> None:
-        here = Path(__file__)
-        sources = Path(sys.modules["autodropout"].__file__).parents[1]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(here.parent)])}
-        command = [sys.executable, "-W", "error", str(here)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
 
 
 def child(policy: Policy, seed: int) -> float:
@@ -73,19 +55,8 @@ def crash_at(url: str, log: str, commit: int, after: bool) -> None:
     original = study.restore
 
     def prepared(owned: Writer) -> Proposer:
-        dialect, done = owned._connection.dialect, 0
-        do_commit = dialect.do_commit
-
-        def counted(connection) -> None:
-            nonlocal done
-            done += 1
-            if done == commit and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            do_commit(connection)
-            if done == commit and after:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        dialect.do_commit = counted
+        dialect = owned._connection.dialect
+        dialect.do_commit = crashing(dialect.do_commit, commit, after)
         return original(owned)
 
     study.restore = prepared
@@ -103,5 +74,4 @@ def warm_up() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     warm_up()
-    ledger_zygote.TASKS |= {"search": search, "crash_at": crash_at}
-    ledger_zygote.main()
+    serve({task.__name__: task for task in (search, crash_at)})

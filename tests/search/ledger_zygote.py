@@ -1,17 +1,7 @@
-"""Processes to be killed, without waiting for each one's imports: a process that imports everything and then forks.
+"""Drivers of a ledger to be killed (see `zygote`)."""
 
-parent  --{"task": ..., arguments}-->  zygote  --fork-->  child, which writes what was acknowledged to a file
-        <--{"pid": ...}--------------
-        <--{"status": ...}-----------  once the child has ended
-"""
-
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psycopg  # noqa: F401 (before the fork, or every child would import it)
 from ledger_tools import MINIBATCH, info, learned, proposal, replayed, value
@@ -20,45 +10,7 @@ from autodropout.search.errors import LedgerError
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
 from autodropout.search.writing import Writer
-
-
-class Zygote:
-    """The parent's end."""
-
-    def __init__(self) -> None:
-        here = Path(__file__)
-        sources = Path(sys.modules["autodropout"].__file__).parents[1]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(here.parent)])}
-        command = [sys.executable, "-W", "error", str(here)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def spawn(self, task: str, **arguments) -> int:
-        assert self._process.stdin is not None
-        print(json.dumps({"task": task, **arguments}), file=self._process.stdin, flush=True)
-        return self._answer()["pid"]
-
-    def wait(self) -> int:
-        """The status of the child, once it has ended; negative for a signal."""
-        return self._answer()["status"]
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, int]:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
-
-class Log:
-    """Lines that survive the death of the process that wrote them."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def __call__(self, **line) -> None:
-        os.write(self._file, (json.dumps(line) + "\n").encode())
+from zygote import Log, crashing, serve
 
 
 def drive(url: str, log: str, capacity: int = 12, seconds: float = 60) -> None:
@@ -100,19 +52,8 @@ def crash(url: str, log: str, commit: int, after: bool) -> None:
     """The same driver, killed exactly before or after its commit number `commit`."""
     say = Log(log)
     with Ledger(url) as ledger, ledger.drive(info(), lease_seconds=3600) as study:  # no heartbeat: it commits too
-        dialect, done = study._connection.dialect, 0
-        original = dialect.do_commit
-
-        def do_commit(connection) -> None:
-            nonlocal done
-            done += 1
-            if done == commit and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            original(connection)
-            if done == commit and after:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        dialect.do_commit = do_commit
+        dialect = study._connection.dialect
+        dialect.do_commit = crashing(dialect.do_commit, commit, after)
         _drive(study, say, 4, time.monotonic() + 60)
 
 
@@ -143,20 +84,5 @@ def write_as(url: str, log: str, user: int) -> None:
         say(op="refused", kind=type(error).__name__, message=str(error))
 
 
-TASKS = {task.__name__: task for task in (drive, crash, hold, write_as)}
-
-
-def main() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            TASKS[order.pop("task")](**order)
-            os._exit(0)
-        print(json.dumps({"pid": pid}), flush=True)
-        _, status = os.waitpid(pid, 0)
-        print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve({task.__name__: task for task in (drive, crash, hold, write_as)})

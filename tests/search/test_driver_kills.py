@@ -8,17 +8,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import driver_zygote
 import pytest
 from driver_tools import check_study, states, url
-from driver_zygote import SETTING, DriverZygote
+from driver_zygote import SETTING
 
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import FailureKind, State
+from zygote import Zygote
 
 
 @pytest.fixture(scope="module")
-def searches() -> Iterator[DriverZygote]:
-    zygote = DriverZygote()
+def searches() -> Iterator[Zygote]:
+    zygote = Zygote(driver_zygote.__file__)
     yield zygote
     zygote.close()
 
@@ -44,7 +46,7 @@ def check_acknowledged(storage: str, log: Path) -> int:
     return len(told)
 
 
-def complete(storage: str, log: Path, searches: DriverZygote) -> None:
+def complete(storage: str, log: Path, searches: Zygote) -> None:
     """Let a last driver finish the study, undisturbed; then look at all of it."""
     counts = states(storage)
     wanted = counts[State.FINISHED] + counts[State.APPLIED] + 2 * SETTING["capacity"]
@@ -57,7 +59,7 @@ def complete(storage: str, log: Path, searches: DriverZygote) -> None:
     check_acknowledged(storage, log)
 
 
-def kill_at_random(tmp_path: Path, searches: DriverZygote, kills: int) -> None:
+def kill_at_random(tmp_path: Path, searches: Zygote, kills: int) -> None:
     storage, log, moments = url(tmp_path / "study.db"), tmp_path / "log", random.Random(0)
     running = 0
     for kill in range(kills):
@@ -76,18 +78,18 @@ def kill_at_random(tmp_path: Path, searches: DriverZygote, kills: int) -> None:
     complete(storage, log, searches)
 
 
-def test_20_kills(tmp_path: Path, searches: DriverZygote) -> None:
+def test_20_kills(tmp_path: Path, searches: Zygote) -> None:
     kill_at_random(tmp_path, searches, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_200_kills(tmp_path: Path, searches: DriverZygote) -> None:
+def test_200_kills(tmp_path: Path, searches: Zygote) -> None:
     kill_at_random(tmp_path, searches, 200)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_each_commit(tmp_path: Path, searches: DriverZygote, after: bool) -> None:
+def test_a_crash_at_each_commit(tmp_path: Path, searches: Zygote, after: bool) -> None:
     """The first commits of a driver are: the resumed trials, new proposals, starts, outcomes, an update, and so on.
     Each is hit in turn, from whatever state the crash before it left."""
     storage, log = url(tmp_path / "study.db"), tmp_path / "log"

@@ -8,7 +8,8 @@ import pytest
 from ledger_tools import MINIBATCH, SPACE, finish, info, learned, proposal, proposals, replayed, update, value
 from sqlalchemy import text
 
-from autodropout.search.errors import LedgerError, NoSuchStudy, StateError, StudyMismatch
+from autodropout.search import schema
+from autodropout.search.errors import LedgerError, NoSuchStudy, StateError, StudyMismatch, StudyOwned
 from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposal
 from autodropout.search.records import Failure, Outcome, StudyInfo, trial_seed
@@ -41,6 +42,18 @@ def test_the_same_call_resumes(ledger: Ledger) -> None:
         assert study.info.created == created
         assert study.info.capacity == 32
         assert study.counts()[State.APPLIED] == MINIBATCH
+
+
+def test_attributes_may_change_and_those_not_named_stay(ledger: Ledger) -> None:
+    ledger.drive(info(attributes={"trials": 8, "who": "me"})).close()
+    with ledger.drive(info(attributes={"trials": 16, "note": None})) as study:
+        assert study.info.attributes == {"trials": 16, "who": "me", "note": None}
+        with pytest.raises(StudyOwned):
+            ledger.drive(info(capacity=99, attributes={"trials": 99}))
+        with pytest.raises(StudyMismatch):
+            ledger.drive(info(seed=8, attributes={"trials": 99}))
+    with ledger.drive(info()) as study:
+        assert study.info.attributes == {"trials": 16, "who": "me", "note": None}
 
 
 @pytest.mark.parametrize(
@@ -348,6 +361,28 @@ def test_the_best_is_a_score_of_its_own(study: Writer) -> None:
     study.apply([1, 3, 4, 0], 1, {}, b"")
     assert [trial.number for trial in study.top(2)] == [4, 5]
     assert study.best() == study.trial(4)
+
+
+def test_the_rate_is_that_of_the_last_ten_minutes_at_work(study: Writer) -> None:
+    def at(*times: tuple[float, float]) -> float | None:
+        """With trials that started and finished at these seconds."""
+        for number in finish(study, len(times) - sum(study.counts().values())):
+            assert number < len(times)
+        with study.transaction():
+            for number, (started, finished) in enumerate(times):
+                values = {"started": started, "finished": finished}
+                study._connection.execute(schema.trial.update().where(schema.trial.c.number == number), values)
+        return study.per_minute()
+
+    assert study.per_minute() is None
+    assert at((5.0, 5.0)) is None
+    assert at((0.0, 30.0), (0.0, 60.0)) == pytest.approx(2.0)
+    since = [86_400.0 + 60 * minute for minute in range(20)]  # after a day without work
+    assert at((0.0, 1.0), *((start, start + 60) for start in since)) == pytest.approx(11 / 10)  # both ends count
+    study.propose(proposals(1))
+    study.start([21])
+    study.fail(21, CRASH)
+    assert study.per_minute() == pytest.approx(11 / 10), "one that failed is none of them"
 
 
 def test_batches_are_what_the_proposer_saw(study: Writer) -> None:

@@ -9,9 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from ledger_server import Server
 from ledger_tools import finish, info, proposals, replayed, update
-from ledger_zygote import Zygote
 from sqlalchemy import text
 from test_ledger_kills import lines
 
@@ -27,6 +25,8 @@ from autodropout.search.errors import (
 )
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
+from ledger_server import Server
+from zygote import Zygote
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from ledger_tools import MINIBATCH, info, proposal, replayed, value
-from ledger_zygote import Zygote
 
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
+from zygote import Zygote
 
 
 def lines(log: Path) -> list[dict]:

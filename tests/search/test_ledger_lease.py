@@ -11,9 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ledger_server import Server
 from ledger_tools import info, proposals
-from ledger_zygote import Zygote
 from sqlalchemy import text
 from test_ledger_kills import lines
 
@@ -21,6 +19,8 @@ from autodropout.search import lease
 from autodropout.search.errors import LedgerError, LostLease, StorageLost, StudyOwned
 from autodropout.search.ledger import Ledger
 from autodropout.search.writing import Writer
+from ledger_server import Server
+from zygote import Zygote
 
 
 def wait_for(log: Path, op: str, count: int = 1) -> dict:
@@ -47,12 +47,11 @@ def test_a_second_driver_is_told_who_owns_the_study(ledger: Ledger, study: Write
         assert second.owner().token == owner.token + 1
 
 
-def test_two_processes(url: str, tmp_path: Path, zygote: Zygote, second_zygote: Zygote) -> None:
+def test_two_processes(url: str, tmp_path: Path, zygote: Zygote) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     pid = zygote.spawn("hold", url=url, log=str(first), lease_seconds=30)
     wait_for(first, "wrote", 2)
-    second_zygote.spawn("hold", url=url, log=str(second), lease_seconds=30)
-    assert second_zygote.wait() == 0
+    assert zygote.wait(zygote.spawn("hold", url=url, log=str(second), lease_seconds=30)) == 0
     (refused,) = lines(second)
     assert refused["kind"] == "StudyOwned"
     assert f"process {pid} on " in refused["message"]
@@ -60,7 +59,7 @@ def test_two_processes(url: str, tmp_path: Path, zygote: Zygote, second_zygote: 
         assert ledger.read("mine").owner().pid == pid
         assert ledger.read("mine").trials()
     os.kill(pid, signal.SIGKILL)
-    zygote.wait()
+    zygote.wait(pid)
     begun = time.monotonic()
     with Ledger(url) as ledger, ledger.drive(info()):
         assert time.monotonic() - begun < 15, "a dead process on this machine is not waited for"
@@ -119,9 +118,7 @@ def locked(path: Path) -> bool:
     return False
 
 
-def test_a_suspended_driver_is_replaced_and_can_write_no_more(
-    tmp_path: Path, zygote: Zygote, second_zygote: Zygote
-) -> None:
+def test_a_suspended_driver_is_replaced_and_can_write_no_more(tmp_path: Path, zygote: Zygote) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     first, second = tmp_path / "first", tmp_path / "second"
     sleeper = zygote.spawn("hold", url=url, log=str(first), lease_seconds=1)
@@ -137,17 +134,17 @@ def test_a_suspended_driver_is_replaced_and_can_write_no_more(
             os.kill(sleeper, signal.SIGCONT)
             time.sleep(0.03)
         time.sleep(1.2)
-        successor = second_zygote.spawn("hold", url=url, log=str(second), lease_seconds=30)
+        successor = zygote.spawn("hold", url=url, log=str(second), lease_seconds=30)
         wait_for(second, "wrote", 2)
         count = len(lines(first))
         os.kill(sleeper, signal.SIGCONT)
-        assert zygote.wait() == 0
+        assert zygote.wait(sleeper) == 0
         (last,) = lines(first)[count:]
         assert last["kind"] == "LostLease"
         assert f"process {successor} on " in last["message"]
         assert reader.owner().pid == successor
         os.kill(successor, signal.SIGKILL)
-        second_zygote.wait()
+        zygote.wait(successor)
 
 
 def test_drivers_that_start_at_once_on_an_empty_database(url: str) -> None:

@@ -48,6 +48,7 @@ def test_sqlite_urls(url: str, path: str, journal: str) -> None:
         ("postgresql:///db", "postgresql:///db"),
         ("postgresql://host/db?sslmode=require", "postgresql://host/db?sslmode=require"),
         ("postgresql://host/db?password=geheim&sslpassword=geheim2", "postgresql://host/db"),
+        ("postgresql://host/db?Passwort=geheim&pwd=geheim2&sslmode=require", "postgresql://host/db?sslmode=require"),
     ],
 )
 def test_postgresql_urls(url: str, shown: str) -> None:

@@ -1,8 +1,22 @@
 """WHERE: find the sites of a model, build its space, bind a policy, take it off again."""
 
-from autodropout.attach.binding import Attachment, BoundSite, attach, attached, discover, space
-from autodropout.attach.schedule import RateSchedule
-from autodropout.attach.sites import NoSites, Role, Site
+from typing import TYPE_CHECKING
+
+from autodropout.lazy import lazy
+
+if TYPE_CHECKING:
+    from autodropout.attach.binding import Attachment, BoundSite, attach, attached, discover, space
+    from autodropout.attach.schedule import RateSchedule
+    from autodropout.attach.sites import NoSites, Role, Site
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "autodropout.attach.binding": ["Attachment", "BoundSite", "attach", "attached", "discover", "space"],
+            "autodropout.attach.schedule": ["RateSchedule"],
+            "autodropout.attach.sites": ["NoSites", "Role", "Site"],
+        },
+    )
 
 __all__ = [
     "Attachment",

@@ -8,11 +8,26 @@
 - `draws`, `state`, `history`: seeded random numbers, saving to bytes
 """
 
-from autodropout.controller.controller import Controller
-from autodropout.controller.evolution import Evolution
-from autodropout.controller.random import RandomSearch
+from typing import TYPE_CHECKING
+
 from autodropout.controller.registry import PROPOSERS, load_proposer, make_proposer
-from autodropout.controller.reinforce import FAST, PAPER, Settings, Weighting
+from autodropout.lazy import lazy
+
+if TYPE_CHECKING:
+    from autodropout.controller.controller import Controller
+    from autodropout.controller.evolution import Evolution
+    from autodropout.controller.random import RandomSearch
+    from autodropout.controller.reinforce import FAST, PAPER, Settings, Weighting
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "autodropout.controller.controller": ["Controller"],
+            "autodropout.controller.evolution": ["Evolution"],
+            "autodropout.controller.random": ["RandomSearch"],
+            "autodropout.controller.reinforce": ["FAST", "PAPER", "Settings", "Weighting"],
+        },
+    )
 
 __all__ = [
     "FAST",

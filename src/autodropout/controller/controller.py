@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from autodropout.controller.draws import uniforms, words
-from autodropout.controller.reinforce import FAST, Learner, Settings, Weighting
+from autodropout.controller.reinforce import FAST, PAPER, Learner, Settings, Weighting
 from autodropout.controller.state import pack, unpack
 from autodropout.controller.transformer import ControllerNetwork
 from autodropout.search.protocols import Proposal, Scored
@@ -26,7 +26,7 @@ ROWS = 16
 
 
 class Controller:
-    """The paper's controller, learning by `settings`."""
+    """The paper's network, learning by `settings`: ours, unless others are given."""
 
     name = "controller"
 
@@ -132,6 +132,15 @@ class Controller:
                 tokens[places] = block_tokens[rows]
                 log_probs[places] = block_log_probs[rows]
         return tokens, log_probs
+
+
+class PaperController(Controller):
+    """The same with the paper's numbers; under a name of its own, so that neither loads what the other saved."""
+
+    name = "controller-paper"
+
+    def __init__(self, space: Space, seed: int, settings: Settings = PAPER) -> None:
+        super().__init__(space, seed, settings)
 
 
 def _blocks(numbers: Sequence[int]) -> list[dict[int, int]]:

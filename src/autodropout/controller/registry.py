@@ -1,44 +1,43 @@
-"""Proposers by name, as `--proposer` and `ad.search(proposer=...)` take them."""
+"""Proposers by name, as `--proposer` and `ad.search(proposer=...)` take them.
 
-from collections.abc import Callable
+The names alone need no torch; the proposers are imported when one is made.
+"""
 
-from autodropout.controller.controller import Controller
-from autodropout.controller.evolution import Evolution
-from autodropout.controller.optuna_bridge import TPE
-from autodropout.controller.random import RandomSearch
-from autodropout.controller.reinforce import FAST, PAPER
-from autodropout.search.protocols import Proposer
-from autodropout.spaces import Space
+from typing import TYPE_CHECKING, Protocol
 
-_MAKE: dict[str, Callable[[Space, int], Proposer]] = {
-    "controller": lambda space, seed: Controller(space, seed, FAST),
-    "controller-paper": lambda space, seed: Controller(space, seed, PAPER),
-    "random": RandomSearch,
-    "evolution": Evolution,
-    "tpe": TPE,
-}
-_LOAD: dict[str, Callable[[Space, int, bytes], Proposer]] = {
-    "controller": Controller.load,
-    "controller-paper": Controller.load,
-    "random": RandomSearch.load,
-    "evolution": Evolution.load,
-    "tpe": TPE.load,
-}
-PROPOSERS = tuple(_MAKE)
+if TYPE_CHECKING:
+    from autodropout.search.protocols import Proposer
+    from autodropout.spaces import Space
+
+PROPOSERS = ("controller", "controller-paper", "random", "evolution", "tpe")
 """The names: `controller` learns by our setting `FAST`, `controller-paper` by the paper's."""
 
 
-def make_proposer(name: str, space: Space, seed: int) -> Proposer:
+def make_proposer(name: str, space: "Space", seed: int) -> "Proposer":
     """A new proposer for a study with this seed."""
-    return _MAKE[_known(name)](space, seed)
+    return _kind(name)(space, seed)
 
 
-def load_proposer(name: str, space: Space, seed: int, state: bytes) -> Proposer:
+def load_proposer(name: str, space: "Space", seed: int, state: bytes) -> "Proposer":
     """The proposer that saved these bytes; ValueError when they are damaged, another's, or of another space."""
-    return _LOAD[_known(name)](space, seed, state)
+    return _kind(name).load(space, seed, state)
 
 
-def _known(name: str) -> str:
-    if name not in _MAKE:
+class _Kind(Protocol):
+    """A class of proposers."""
+
+    def __call__(self, space: "Space", seed: int) -> "Proposer": ...
+
+    def load(self, space: "Space", seed: int, state: bytes) -> "Proposer": ...
+
+
+def _kind(name: str) -> _Kind:
+    if name not in PROPOSERS:
         raise ValueError(f"{name!r} is not a proposer; there are {', '.join(PROPOSERS)}")
-    return name
+    from autodropout.controller.controller import Controller, PaperController
+    from autodropout.controller.evolution import Evolution
+    from autodropout.controller.optuna_bridge import TPE
+    from autodropout.controller.random import RandomSearch
+
+    kinds: dict[str, _Kind] = {kind.name: kind for kind in (Controller, PaperController, RandomSearch, Evolution, TPE)}
+    return kinds[name]

@@ -8,6 +8,13 @@
 - `export`: a study's trials as a Parquet file or an Optuna study
 """
 
-from autodropout.report.masks import draw_masks
+from typing import TYPE_CHECKING
+
+from autodropout.lazy import lazy
+
+if TYPE_CHECKING:
+    from autodropout.report.masks import draw_masks
+else:
+    __getattr__, __dir__ = lazy(__name__, {"autodropout.report.masks": ["draw_masks"]})
 
 __all__ = ["draw_masks"]

@@ -82,11 +82,12 @@ def write_optuna(study: Reader, where: str, name: str) -> int:
     """Copy the trials that have ended into a new Optuna study; returns how many.
 
     Stopped trials become PRUNED, those that failed or diverged FAIL: as in the ledger, none of them can be the best.
-    `where` is a database's URL or the path of a journal file, which is many times faster.
+    `where` is the path of a journal file, or a database's URL. Optuna stores trials one by one: about 1,000 a second
+    in a journal, 30 in a database.
     """
     try:
         import optuna
-        from optuna.storages import JournalStorage
+        from optuna.storages import JournalStorage, RDBStorage
         from optuna.storages.journal import JournalFileBackend
     except ModuleNotFoundError:
         raise ModuleNotFoundError("exporting to Optuna needs it: pip install optuna") from None
@@ -95,10 +96,11 @@ def write_optuna(study: Reader, where: str, name: str) -> int:
     trials = [_optuna_trial(study, trial) for trial in study.trials() if trial.state not in PENDING]
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    database: RDBStorage | None = None
     try:
-        storage = where if "://" in where else JournalStorage(JournalFileBackend(where))
-        copy = optuna.create_study(storage=storage, study_name=name, direction="maximize")
-        copy.add_trials(trials)
+        database = RDBStorage(where) if "://" in where else None
+        storage = database or JournalStorage(JournalFileBackend(where))
+        optuna.create_study(storage=storage, study_name=name, direction="maximize").add_trials(trials)
     except optuna.exceptions.DuplicatedStudyError:
         raise ValueError(f"there is an Optuna study {name!r} already; give the copy another name") from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError) as error:
@@ -106,6 +108,9 @@ def write_optuna(study: Reader, where: str, name: str) -> int:
         raise StorageError(f"Optuna cannot use its storage: {problem}") from None
     finally:
         optuna.logging.set_verbosity(verbosity)
+        if database is not None:
+            database.remove_session()
+            database.engine.dispose()
     return len(trials)
 
 

@@ -13,9 +13,6 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
-RATE_SECONDS = 600.0
-"""How far back the present rate looks."""
-
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -27,8 +24,7 @@ class History:
     values: Floats  # NaN: no score
     stopped: Bools
     failed: Bools  # the last attempt failed, or the child diverged
-    started: Floats  # seconds since 1970; NaN: not yet
-    finished: Floats
+    finished: Floats  # seconds since 1970; NaN: not yet
 
     def __len__(self) -> int:
         return len(self.states)
@@ -54,20 +50,10 @@ class History:
         best: Floats = np.maximum.accumulate(np.where(self.own[order], self.values[order], -np.inf))
         return np.where(np.isneginf(best), np.nan, best)
 
-    def per_minute(self) -> float | None:
-        """Scored trials a minute, over the last ten minutes in which there were any; None before the first."""
-        order = self.scored
-        if not len(order):
-            return None
-        last = self.finished[order[-1]]
-        first = max(last - RATE_SECONDS, float(np.nanmin(self.started[order], initial=last)))
-        recent = np.count_nonzero(self.finished[order] >= first)
-        return None if last <= first else 60.0 * recent / (last - first)
-
 
 def read_history(study: Reader) -> History:
     """The present state of a study; a driver may go on writing meanwhile."""
-    names = ["state", "tokens", "value", "stopped", "failure", "started", "finished"]
+    names = ["state", "tokens", "value", "stopped", "failure", "finished"]
     columns = study.columns(names)
     positions = len(study.info.space.tokens)
     tokens = np.frombuffer(b"".join(map(bytes, columns["tokens"])), dtype=np.uint8).reshape(-1, positions)
@@ -79,10 +65,5 @@ def read_history(study: Reader) -> History:
         values=values,
         stopped=np.array(columns["stopped"], dtype=np.bool_),
         failed=np.array([failure is not None for failure in columns["failure"]], dtype=np.bool_),
-        started=_seconds(columns["started"]),
-        finished=_seconds(columns["finished"]),
+        finished=np.array([np.nan if time is None else time.timestamp() for time in columns["finished"]]),
     )
-
-
-def _seconds(times: list[object]) -> Floats:
-    return np.array([np.nan if time is None else time.timestamp() for time in times], dtype=np.float64)  # type: ignore[attr-defined]

@@ -65,7 +65,7 @@ def report_html(study: Reader, address: Address | None = None) -> str:
 
 
 def _head(study: Reader, history: History, address: Address | None) -> str:
-    info, best, rate, owner = study.info, study.best(), history.per_minute(), study.owner()
+    info, best, rate, owner = study.info, study.best(), study.per_minute(), study.owner()
     scored = len(history.scored)
     numbers = {
         "best score": "-" if best is None else f"{best.value:.6g}",

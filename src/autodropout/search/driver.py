@@ -24,12 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from autodropout.search.errors import LedgerError
+from autodropout.search.errors import ChildError, LedgerError
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Answer, Engine, Task
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import Failure, Outcome, Trial
-from autodropout.search.states import FailureKind, State
+from autodropout.search.states import SCORED, FailureKind, State
 from autodropout.search.writing import Writer
 
 PATIENCE = 10
@@ -38,10 +38,6 @@ a machine that takes all its workers with it costs each of them one attempt."""
 
 LONGEST_PAUSE = 60.0
 """Seconds before a trial is tried again, at most."""
-
-
-class ChildError(RuntimeError):
-    """The child's own mistake: raised at once when it gave no score before, with the traceback from the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +150,12 @@ class Driver:
         self._ready.extend(trial.scored() for trial in unapplied)
         counts = self._study.counts()
         self._next = sum(counts.values())
-        self._scored = counts[State.FINISHED] + counts[State.STOPPED] + counts[State.APPLIED]
+        self._scored = sum(counts[state] for state in SCORED)
         self._failed = counts[State.FAILED]
         best = self._study.best()
         self._best = None if best is None else best.value
         if self._halving is not None:
-            for trial in self._study.trials(states=[State.FINISHED, State.STOPPED, State.APPLIED]):
+            for trial in self._study.trials(states=SCORED):
                 whole = not trial.stopped and trial.failure is None
                 self._halving.resumed(trial.curve, trial.value if whole else None)
 

@@ -1,4 +1,8 @@
-"""What can go wrong with a ledger, each with its own type. A mistake of the user is a `ValueError` too."""
+"""What can go wrong with a search and its ledger, each with its own type. A user's mistake is a `ValueError` too."""
+
+
+class ChildError(RuntimeError):
+    """The child's own mistake: raised at once when it gave no score before, with the traceback from the worker."""
 
 
 class LedgerError(RuntimeError):

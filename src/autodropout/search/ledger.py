@@ -23,7 +23,7 @@ from autodropout.search.database import read_engine, translated, write_engine
 from autodropout.search.errors import NoSuchStudy, StudyMismatch
 from autodropout.search.reading import Reader, find_study, reading
 from autodropout.search.records import StudyInfo
-from autodropout.search.rows import study_info, study_values
+from autodropout.search.rows import study_info, study_values, write_json
 from autodropout.search.url import parse_url
 from autodropout.search.writing import Writer
 
@@ -50,7 +50,11 @@ class Ledger:
         return Reader(self._address, self._reading_engine(), name)
 
     def drive(self, info: StudyInfo, lease_seconds: float = lease.LEASE_SECONDS) -> Writer:
-        """Own a study: the one of this name, which must be the same study, or a new one."""
+        """Own a study: the one of this name, which must be the same study, or a new one.
+
+        Capacity and attributes may change: from now on an existing study has those of `info`, and the attributes that
+        `info` does not name as they were.
+        """
         engine = write_engine(self._address)
         with translated(self._address):
             connection = engine.connect()
@@ -60,8 +64,7 @@ class Ledger:
                     study = _create_or_check(connection, info)
                 with connection.begin():  # on its own: it may wait a little, and others may want to create theirs
                     held = lease.acquire(connection, study, info.name, lease_seconds)
-                    same = schema.study.c.id == study
-                    connection.execute(schema.study.update().where(same).values(capacity=info.capacity))
+                    _change(connection, info)
                 return Writer(self._address, self._reading_engine(), engine, connection, info.name, held)
             except BaseException:
                 connection.close()
@@ -113,3 +116,10 @@ def _create_or_check(connection: Connection, info: StudyInfo) -> int:
             "Give this one another name, or resume that one as it is"
         )
     return study
+
+
+def _change(connection: Connection, info: StudyInfo) -> None:
+    study, existing = find_study(connection, info.name)
+    attributes = write_json({**existing.attributes, **info.attributes})
+    same = schema.study.c.id == study
+    connection.execute(schema.study.update().where(same).values(capacity=info.capacity, attributes=attributes))

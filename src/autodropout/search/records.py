@@ -23,7 +23,7 @@ MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class StudyInfo:
-    """A study, as it was created. All but `capacity` is fixed for its life."""
+    """A study. All but `capacity` and `attributes` is fixed for its life."""
 
     name: str
     space: Space
@@ -34,7 +34,7 @@ class StudyInfo:
     floor: float  # the score of a child that diverged
     created: datetime | None = None  # None: not in a ledger yet
     versions: Mapping[str, str] = field(default_factory=software_versions)
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # the user's, as JSON data
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # what else to know about it, as JSON data
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_NAME or not self.name.isprintable() or self.name != self.name.strip():

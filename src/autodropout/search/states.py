@@ -38,6 +38,9 @@ OUTCOMES = frozenset({State.FINISHED, State.STOPPED, State.FAILED})
 PENDING = frozenset({State.WAITING, State.RUNNING})
 """Proposed and not yet finished: what the capacity C counts."""
 
+SCORED = frozenset({State.FINISHED, State.STOPPED, State.APPLIED})
+"""With a value: what `trials=` counts."""
+
 
 class FailureKind(StrEnum):
     """Why a child gave no score of its own."""

@@ -19,6 +19,7 @@ from autodropout.search.errors import BadAddress
 EXAMPLES = "sqlite:///study.db or postgresql://user:password@host/database"
 JOURNALS = ("wal", "delete")
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+_SECRET = re.compile("pass|pw|secret", re.IGNORECASE)  # in a parameter's name, misspelt ones included
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _postgresql(rest: str) -> Address:
         problem = "the PostgreSQL URL names no database"
     if url is None or problem:
         raise BadAddress(f"{problem}: write postgresql://user:password@host:5432/database")
-    hidden = {key: value for key, value in url.query.items() if "password" in key}
+    hidden = {key: value for key, value in url.query.items() if _SECRET.search(key)}
     texts = [str(url.password or ""), *(text for v in hidden.values() for text in ([v] if isinstance(v, str) else v))]
     shown = url.difference_update_query(hidden).set(drivername="postgresql").render_as_string(hide_password=True)
     return Address(url, shown, tuple(sorted(filter(None, texts), key=len, reverse=True)))

@@ -43,6 +43,7 @@ RESHAPE = {  # functions that move elements and change none
     torch.transpose, torch.unbind, torch.unflatten, torch.unsqueeze, Tensor.chunk, Tensor.contiguous, Tensor.expand,
     Tensor.flatten, Tensor.movedim, Tensor.permute, Tensor.reshape, Tensor.split, Tensor.squeeze, Tensor.swapaxes,
     Tensor.transpose, Tensor.unbind, Tensor.unflatten, Tensor.unsqueeze, Tensor.view, Tensor.__getitem__,
+    Tensor.mT.__get__,  # type: ignore[attr-defined]  # to a type checker it is a tensor
 }  # fmt: skip
 KEEP = {F.dropout, torch.dropout, Tensor.clone, Tensor.contiguous, Tensor.float, Tensor.to, Tensor.type}  # in eval mode
 SCALE = {torch.div, torch.mul, Tensor.div, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__}

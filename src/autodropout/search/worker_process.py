@@ -1,6 +1,6 @@
-"""A worker of the engine `local`: what runs in its process.
+"""A worker: what runs in the process on a seat (`seat`), of either engine.
 
-READY -->                         once, when everything is imported
+READY -->                         once, when the child is loaded
 <-- job                           and then, for each job,
 (number, step, value) --> stop?   when the child reports, and there is a judge
 answers -->                       one a task
@@ -8,6 +8,7 @@ answers -->                       one a task
 
 import mmap
 import os
+import select
 import signal
 import sys
 import threading
@@ -24,25 +25,22 @@ from autodropout.search.worker import failure_of, run_job
 READY = "ready"
 
 
-def main(socket: int, child: int, driver: int, judged: bool) -> None:
-    """Run jobs from the socket until it closes. `child` is a file to load it from, `driver` the parent's pid."""
+def main(socket: int, child: int, keeper: int, judged: bool) -> None:
+    """Run jobs from the socket until it closes. `child` is a file to load it from, `keeper` the parent's pid."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(driver,), daemon=True, name="driver watch").start()
+    _leave_guard(keeper, close=(socket, child))
     connection = Connection(socket)
     asker = _Asker(connection)
+    loaded = _load(child)
     connection.send(READY)
-    loaded: Child | None = None
     while True:
         try:
             job: tuple[Task, ...] = connection.recv()
         except (EOFError, OSError):
             return
-        if loaded is None:
-            found = _load(child)
-            if isinstance(found, Failure):
-                connection.send([Answer(task.number, failure=found) for task in job])
-                continue
-            loaded = found
+        if isinstance(loaded, Failure):
+            connection.send([Answer(task.number, failure=loaded) for task in job])
+            continue
         with asker:
             answers = run_job(loaded, job, asker if judged else None)
         connection.send(answers)
@@ -56,7 +54,7 @@ def _load(file: int) -> Child | Failure:
         with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as content:
             child: Child = cloudpickle.loads(content)
             return child
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         failure = failure_of(error)
         message = f"the child cannot be loaded in a worker: {failure.message}"
         return Failure(FailureKind.USER_ERROR, message, failure.traceback)
@@ -92,8 +90,39 @@ class _Asker:
             return bool(self._connection.recv())
 
 
-def _end_with(driver: int) -> None:
-    """When the driver is gone, this process and those it started have nobody to work for."""
-    while os.getppid() == driver:
-        time.sleep(0.5)
+def _leave_guard(keeper: int, close: tuple[int, ...]) -> None:
+    """Fork a process that ends this one's group, itself included, as soon as this one or its keeper is gone.
+
+    A process, because a child that hangs in C may never let go of the interpreter's lock, which a thread would need;
+    and of nobody's, because a child may wait for all the processes it started.
+    """
+    worker = os.getpid()
+    if (parent := os.fork()) != 0:
+        os.waitpid(parent, 0)
+        return
+    if os.fork() != 0:
+        os._exit(0)
+    for file in close:
+        os.close(file)  # or the seat would not see that the worker's end is closed
+    _wait_for_an_end(keeper, worker)
     os.killpg(0, signal.SIGKILL)
+
+
+def _wait_for_an_end(*pids: int) -> None:
+    try:
+        select.select([os.pidfd_open(pid) for pid in pids], [], [])
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # not Linux, an old one, or a sandbox
+        while all(map(_exists, pids)):
+            time.sleep(0.5)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,50 @@
+"""A seat on a node of a Ray cluster, as an actor: the engine `ray` has one for each child that can run at a time.
+
+The child does not run in the actor, but in a process on its seat, as on the engine `local`: so whatever it does to its
+process is told in the same words, a process that is spoiled is replaced without a new actor, and a deadline ends all
+that the child has started. The actor imports no torch.
+"""
+
+import platform
+import tempfile
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+
+from autodropout.search.jobs import Answer, Task
+from autodropout.search.seat import TICK_SECONDS, Question, Seat
+
+
+class Host:
+    """Two threads: one is in `life` for ever, the other in one of the rest. When the actor ends, so does the worker."""
+
+    def __init__(self, child: bytes, deadline: float | None, judged: bool) -> None:
+        self._child = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the actor
+        self._child.write(child)
+        self._child.flush()
+        self._seat = Seat(self._child.fileno(), deadline, judged)
+
+    def where(self) -> str:
+        """Answers once the actor runs."""
+        return platform.node()
+
+    def life(self) -> None:
+        """Never answers: Ray tells that the actor is dead to those who wait for it."""
+        threading.Event().wait()
+
+    def run(self, job: Sequence[Task]) -> list[Answer] | Question:
+        """Start a job. Its answers, or the first question: `tell` what the judge says, and hear what comes next."""
+        self._seat.take(job)
+        return self._next()
+
+    def tell(self, stop: bool) -> list[Answer] | Question:
+        self._seat.tell(stop)
+        return self._next()
+
+    def _next(self) -> list[Answer] | Question:
+        while True:
+            assert self._seat.connection is not None
+            heard = wait([self._seat.connection], TICK_SECONDS)
+            said = self._seat.hear() if heard else self._seat.check()
+            if said is not None:
+                return said

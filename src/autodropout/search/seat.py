@@ -1,0 +1,184 @@
+"""A seat for one worker: its process, started when a job comes, replaced when it dies, ended at its deadline.
+
+Both engines put workers on seats: `local` in the driver itself, `ray` in an actor on a node of a cluster. What runs in
+the process, and what is said between the two, is in `worker_process`.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from typing import IO
+
+import cloudpickle
+
+from autodropout.search.jobs import Answer, Child, Task
+from autodropout.search.records import Failure
+from autodropout.search.states import FailureKind
+from autodropout.search.worker_process import READY
+
+START_SECONDS = 300.0
+"""How long a worker may take until it is ready for its first job: it loads the child, and torch with it."""
+
+TICK_SECONDS = 0.25
+"""How often deadlines are looked at; and deaths, which a socket does not tell while a fork of the worker holds it."""
+
+SECRETS = ("AUTODROPOUT_STORAGE",)
+"""Variables that workers do not inherit: a ledger's URL may hold a password."""
+
+Question = tuple[int, int, float]
+"""(trial, step, value): a child reports, and waits to hear whether to stop."""
+
+
+class Seat:
+    """A place for one worker. `child` is a file to load it from; each job has `deadline` seconds per trial.
+
+    Not thread-safe. Wait for `connection`, then `hear`; and `check` every `TICK_SECONDS`.
+    """
+
+    def __init__(self, child: int, deadline: float | None, judged: bool) -> None:
+        self._child, self._deadline, self._judged = child, deadline, judged
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False  # to take a job from its socket
+        self._limit: float | None = None  # when the job, or the start, has taken too long
+        self.connection: Connection | None = None
+        self.job: Sequence[Task] | None = None
+
+    def take(self, job: Sequence[Task]) -> None:
+        """Start a job, in a new process where there is none."""
+        self.job = job
+        if self._process is not None and self._process.poll() is not None:
+            self.end()  # it died while it had nothing to do
+        if self._process is None:
+            self._start()
+        elif self._ready:
+            self._send()
+
+    def hear(self) -> list[Answer] | Question | None:
+        """The worker has something to say, or has closed its end: the answers to the job, or a question to `tell`."""
+        assert self.connection is not None
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            return self._lost()
+        if message == READY:
+            self._ready, self._limit = True, None
+            if self.job is not None:
+                self._send()
+            return None
+        if isinstance(message, tuple):
+            number, step, value = message
+            return (number, step, value)
+        self.job, self._limit = None, None
+        return list(message)
+
+    def tell(self, stop: bool) -> None:
+        """The answer to a question."""
+        assert self.connection is not None
+        with suppress(OSError):  # it died meanwhile, as `hear` or `check` will tell
+            self.connection.send(stop)
+
+    def check(self) -> list[Answer] | None:
+        """Look after the worker: the answers it will never give, if it has died or is past its deadline."""
+        if self._process is None:
+            return None
+        if self._process.poll() is not None and not (self.connection is not None and self.connection.poll()):
+            return self._lost()
+        if self._limit is not None and time.monotonic() > self._limit:
+            return self._overdue()
+        return None
+
+    def end(self) -> None:
+        """Kill the process and all that it started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):  # nobody of its group is left
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self.connection is not None:
+            self.connection.close()
+        self._process, self.connection, self._ready, self._limit = None, None, False, None
+
+    def _start(self) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:
+            # Not multiprocessing.Process: it would run a script that has no `if __name__ == "__main__"` again.
+            code = (
+                f"import sys; sys.path[:] = {list(map(str, sys.path))}; "
+                "from autodropout.search.worker_process import main; "
+                f"main({theirs.fileno()}, {self._child}, {os.getpid()}, {self._judged})"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self._child),
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name not in SECRETS},
+            )
+        self._limit = time.monotonic() + START_SECONDS
+
+    def _send(self) -> None:
+        assert self.connection is not None
+        assert self.job is not None
+        with suppress(OSError):  # it died: `check` will tell
+            self.connection.send(tuple(self.job))
+        self._limit = None if self._deadline is None else time.monotonic() + self._deadline * len(self.job)
+
+    def _lost(self) -> list[Answer] | None:
+        """The worker has died, or has lost its way so that it must."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # a socket closes a little before its process ends
+        code = self._process.poll()
+        how = "closed its socket" if code is None else f"exited with code {code}"
+        if code is not None and code < 0:
+            how = f"was killed by signal {-code}"
+        return self._failed(Failure(FailureKind.CRASH, f"the worker's process {how}"))
+
+    def _overdue(self) -> list[Answer] | None:
+        if not self._ready:
+            return self._failed(Failure(FailureKind.CRASH, f"the worker did not start within {START_SECONDS:g} s"))
+        assert self._deadline is not None
+        assert self.job is not None
+        return self._failed(overdue(self._deadline * len(self.job)))
+
+    def _failed(self, failure: Failure) -> list[Answer] | None:
+        job, self.job = self.job, None
+        self.end()
+        return None if job is None else failed(job, failure)
+
+
+def failed(job: Sequence[Task], failure: Failure) -> list[Answer]:
+    """The answers to a job that came to nothing."""
+    return [Answer(task.number, failure=failure) for task in job]
+
+
+def overdue(seconds: float) -> Failure:
+    return Failure(FailureKind.TIMEOUT, f"no answer within {seconds:g} seconds; the process was ended")
+
+
+def check_deadline(deadline: float | None) -> None:
+    if deadline is not None and deadline <= 0:
+        raise ValueError(f"the deadline must be positive seconds, got {deadline}")
+
+
+def child_file(child: Child) -> IO[bytes]:
+    """A file without a name that workers load the child from, however large it is."""
+    if not callable(child):
+        raise ValueError(f"a child is a function child(policy, seed, report) -> score, got {child!r}")
+    file = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the engine
+    try:
+        cloudpickle.dump(child, file)
+    except Exception as error:  # whatever the parts of a user's object raise
+        file.close()
+        raise ValueError(
+            f"the child {child!r} cannot be sent to worker processes: {error}. "
+            "Create what cannot be pickled (locks, open files, connections) inside of it"
+        ) from error
+    file.flush()
+    return file
