@@ -3,9 +3,9 @@ core, in the same run.
 
     python benchmarks/augment.py [--device cuda] [--smoke] [--out results/augment-cpu.json]
 
-Ours runs as it is ("eager"), through torch.compile, and on CUDA also as a captured graph of each. Rounds are interleaved,
-so that a slow moment of the machine hits all; ratios are medians of the per-round ratios. torchvision sees a part of the
-batch, for it would take minutes on all of it.
+Ours runs as it is ("eager"), through torch.compile, and on CUDA also as a captured graph of each. Rounds are
+interleaved, so that a slow moment of the machine hits all; ratios are medians of the per-round ratios. torchvision sees
+a part of the batch, for it would take minutes on all of it.
 """
 
 import argparse
@@ -148,9 +148,8 @@ def main() -> None:
         rows = measure(name, images, min(64 if shape[2] == 32 else 16, len(images)), rounds, not args.smoke)
         record["results"].append({"pipeline": name, "shape": shape, "ways": rows})
         for way, row in rows.items():
-            print(
-                f"{name:22}{shape!s:>22}  {way:18}{row['images_per_s']:>12,}{row['ms_per_batch']:>11.3f}{row['times_torchvision']:>15.1f}"
-            )
+            numbers = f"{row['images_per_s']:>12,}{row['ms_per_batch']:>11.3f}{row['times_torchvision']:>15.1f}"
+            print(f"{name:22}{shape!s:>22}  {way:18}{numbers}")
     out = args.out or Path(f"results/augment-{device.type}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=1) + "\n")

@@ -7,6 +7,7 @@ It stands above the packages because it joins them: a proposer of `controller`; 
 """
 
 import logging
+import math
 import signal
 import threading
 import warnings
@@ -14,22 +15,21 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from autodropout.controller import PROPOSERS, load_proposer, make_proposer
 from autodropout.search.driver import Driver, Progress
+from autodropout.search.engines import check_engine, make_engine
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Child
 from autodropout.search.ledger import Ledger
-from autodropout.search.local import LocalEngine
 from autodropout.search.protocols import Proposer
 from autodropout.search.reading import Reader
 from autodropout.search.records import StudyInfo, Trial
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace, Policy, Provenance, Space, TransformerSpace, software_versions
-
-ENGINES = ("local",)
 
 log = logging.getLogger("autodropout")
 
@@ -39,7 +39,7 @@ def search(
     child: Child,
     trials: int,
     *,
-    workers: int = 1,
+    workers: int | None = None,
     capacity: int = 16,
     minibatch: int = 16,
     storage: str = "sqlite:///autodropout.db",
@@ -52,6 +52,8 @@ def search(
     attempts: int = 3,
     halving: Halving | None = None,
     job: int = 1,
+    cpus_per_child: float = 1.0,
+    gpus_per_child: float = 0.0,
     attributes: Mapping[str, Any] | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> "Study":
@@ -66,13 +68,15 @@ def search(
         space: what can be chosen, from `ad.space(model, example)`.
         child: `child(policy, seed, report) -> score`, a finite number, higher is better. Called in worker processes.
         trials: how many scored trials the study shall have.
-        workers: how many children run at the same time.
+        workers: how many children run at the same time. None: one on the engine "local"; on "ray" as many as fit into
+            the cluster, nodes that join later among them.
         capacity: the paper's C: how many trials are proposed and not yet finished. Many more than `workers` lets
             proposals grow old before they are tried.
         minibatch: the paper's M: how many finished trials make one update of the proposer.
         storage: the ledger: `sqlite:///file` or `postgresql://user:password@host/database`.
         name: the study's name in the ledger.
-        engine: "local".
+        engine: "local", processes on this machine; or "ray": the cluster at the address in the variable RAY_ADDRESS,
+            or Ray started for this machine alone.
         proposer: one of `autodropout.controller.PROPOSERS`.
         seed: of the study; proposals and the children's seeds follow from it.
         floor: what a child that diverges scores.
@@ -80,12 +84,13 @@ def search(
         attempts: how often a trial is started before it counts as failed.
         halving: early stopping; children must then report their curve.
         job: trials per job, for a child that offers `train_many`.
+        cpus_per_child: what a job takes of a node's CPUs, for "ray"; also the number of its threads.
+        gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others. Below 1, several jobs share one.
         attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
             `trials`. When the study is resumed, those named here change and others stay.
         watch: called with a `Progress` after each turn of the driver's loop.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"{engine!r} is not an engine; there are {', '.join(ENGINES)}")
+    check_engine(engine)
     if proposer not in PROPOSERS:
         raise ValueError(f"{proposer!r} is not a proposer; there are {', '.join(PROPOSERS)}")
     if not isinstance(space, ConvSpace | TransformerSpace):
@@ -95,9 +100,19 @@ def search(
     kept = {**(attributes or {}), "trials": trials}
     info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
-    running = LocalEngine(child, workers, deadline, judge)
-    # Outermost because it checks the child before a study is made; innermost because its workers end before the lease.
-    with closing(running), Ledger(storage) as ledger, ledger.drive(info) as owned, closing(running):
+    make_running = partial(
+        make_engine,
+        engine,
+        child,
+        workers=workers,
+        most=math.ceil(capacity / max(1, job)),
+        deadline=deadline,
+        judge=judge,
+        cpus_per_child=cpus_per_child,
+        gpus_per_child=gpus_per_child,
+    )
+    # The engine is made before the study, because it checks the child, and closed before the lease ends.
+    with Ledger(storage) as ledger, closing(make_running()) as running, ledger.drive(info) as owned, closing(running):
         driver = Driver(
             owned,
             restore(owned),

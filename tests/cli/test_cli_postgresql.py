@@ -7,6 +7,7 @@ from pathlib import Path
 import optuna
 import pyarrow.parquet
 import pytest
+import tiny_recipe
 from cli_tools import ok, run, started, until_scored
 
 import autodropout as ad
@@ -21,8 +22,10 @@ assert SECRET in PASSWORD
 
 
 def test_a_study_from_its_first_trial_to_its_export(
-    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
+    tiny_recipe.install(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
     url, seen = server.schema(), []
 
     def told(*arguments: str | Path) -> str:
@@ -46,10 +49,8 @@ def test_a_study_from_its_first_trial_to_its_export(
         seen += resumed.communicate(timeout=60)
     assert resumed.returncode == 130
     assert "to go on: autodropout resume tiny --storage 'postgresql://autodropout:***@" in seen[-1]
-    with started(tmp_path, "resume", f"{url}#tiny", "--trials", str(wanted), "--json") as resumed:
-        seen += resumed.communicate(timeout=60)
-    assert resumed.returncode == 0, seen[-1]
-    assert json.loads(seen[-2])["scored"] == wanted
+    assert json.loads(told("resume", f"{url}#tiny", "--trials", str(wanted), "--json"))["scored"] == wanted
+    assert json.loads(told("status", "--storage", url, "--json"))["wanted"] == wanted
 
     files = [tmp_path / name for name in ("best.json", "report.html", "trials.parquet", "curves.png", "journal")]
     best, report, table, curves, journal = files

@@ -19,3 +19,11 @@ def folder_of(where: Callable[[Path], Path]) -> Path:
     except MissingData as missing:
         pytest.skip(f"needs real data: {missing}")
     return Path(named)
+
+
+def present(data: Path, *names: str) -> Path:
+    """For data that no dataset of ours describes."""
+    for name in names:
+        if not (data / name).is_dir():
+            raise MissingData(f"no {data / name}")
+    return data

@@ -10,6 +10,7 @@ from driver_tools import SPACE, InlineEngine
 
 from autodropout import study
 from autodropout.controller import load_proposer, make_proposer
+from autodropout.search import engines
 from autodropout.search.jobs import Answer
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.writing import Writer
@@ -46,7 +47,7 @@ class LoggingEngine(InlineEngine):
 def search(url: str, log: str, trials: int = 10**6) -> None:
     """A search until it is killed, or has so many trials."""
     LoggingEngine.say = Log(log)
-    study.LocalEngine = LoggingEngine
+    engines.LocalEngine = LoggingEngine
     study.search(SPACE, child, trials, storage=url, **SETTING)
 
 

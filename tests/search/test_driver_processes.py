@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from driver_tools import SPACE, check_study, states, url
-from test_local import alive, wait_until_gone
+from engine_tools import alive, until, wait_until_gone
 
 import autodropout as ad
 from autodropout.search.driver import Progress
@@ -58,13 +57,6 @@ def script(tmp_path: Path, child: str, trials: int = 6) -> subprocess.Popen[str]
 
 def storage_of(tmp_path: Path) -> str:
     return url(tmp_path / "study.db")
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def test_workers_killed_at_random_cost_attempts_and_nothing_else(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from driver_tools import SPACE, InlineEngine, by_number, check_study, states, ur
 
 import autodropout as ad
 from autodropout import study as study_module
+from autodropout.search import engines
 from autodropout.search.driver import PATIENCE, ChildError, Progress
 from autodropout.search.errors import BadAddress, StorageFull, StudyMismatch, StudyOwned
 from autodropout.search.halving import Halving
@@ -32,7 +33,7 @@ def storage(tmp_path: Path) -> str:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes, and no waiting before another attempt."""
-    monkeypatch.setattr(study_module, "LocalEngine", InlineEngine)
+    monkeypatch.setattr(engines, "LocalEngine", InlineEngine)
 
 
 def score(policy: ad.Policy, seed: int) -> float:
@@ -45,7 +46,7 @@ LOCK = threading.Lock()
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": "slurm"}, "'slurm' is not an engine; there are local"),
+        ({"engine": "slurm"}, "'slurm' is not an engine; there are local, ray"),
         ({"proposer": "oracle"}, "'oracle' is not a proposer; there are controller"),
         ({"storage": "study.db"}, "a storage is a URL"),
         ({"storage": "mysql://host/db"}, "'mysql' is not a storage"),

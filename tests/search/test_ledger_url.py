@@ -5,13 +5,13 @@ import traceback
 from pathlib import Path
 
 import pytest
-from ledger_server import PASSWORD, Server
 from ledger_tools import info, proposals
 
 from autodropout.search.errors import BadAddress, LedgerError, StorageLost
 from autodropout.search.filesystems import file_system, network_file_system
 from autodropout.search.ledger import Ledger
 from autodropout.search.url import parse_url
+from ledger_server import PASSWORD, Server
 
 SECRET = "geheim"
 

@@ -221,7 +221,9 @@ def test_every_flipped_bit_and_every_cut_is_seen(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 100, pickle.dumps(SMALL), safetensors.torch.save({"a": torch.ones(1)})])
+@pytest.mark.parametrize(
+    "content", [b"", b"x" * 100, pickle.dumps(SMALL), safetensors.torch.save({"a": torch.ones(1)})]
+)
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state").write_bytes(content)
     with pytest.raises(CheckpointError, match="not a checkpoint"):

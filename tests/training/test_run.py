@@ -99,18 +99,22 @@ POLICY = SPACE.sample(seed=0)
 
 def test_an_experiment_as_json() -> None:
     config = identity(Training(), None, 0.2, 7)
-    assert json.loads(json.dumps(config)) == config == {
-        "training": {
-            "kind": "Training",
-            "optimizer": {"lr": 0.1, "betas": [0.9, 0.999]},
-            "steps": 10,
-            "data": None,
-            "parts": [{"lr": 0.1, "betas": [0.9, 0.999]}],
-        },
-        "regularizer": None,
-        "rate": 0.2,
-        "seed": 7,
-    }
+    assert (
+        json.loads(json.dumps(config))
+        == config
+        == {
+            "training": {
+                "kind": "Training",
+                "optimizer": {"kind": "Optimizer", "lr": 0.1, "betas": [0.9, 0.999]},
+                "steps": 10,
+                "data": None,
+                "parts": [{"kind": "Optimizer", "lr": 0.1, "betas": [0.9, 0.999]}],
+            },
+            "regularizer": None,
+            "rate": 0.2,
+            "seed": 7,
+        }
+    )
 
 
 def test_what_identifies_an_experiment() -> None:

@@ -40,9 +40,7 @@ def test_a_text_that_rows_do_not_divide() -> None:
 
 def test_ranks_read_their_own_rows() -> None:
     words = torch.arange(24)
-    whole, first, second = (
-        Streams(words, 4, 5, mine) for mine in (slice(None), slice(0, 2), slice(2, 4))
-    )
+    whole, first, second = (Streams(words, 4, 5, mine) for mine in (slice(None), slice(0, 2), slice(2, 4)))
     for part in (0, 1):
         assert torch.equal(whole(7)[part], torch.cat((first(7)[part], second(7)[part])))
 

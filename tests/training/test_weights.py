@@ -74,12 +74,16 @@ def test_weights_come_back_to_the_bit_after_an_error() -> None:
     with torch.no_grad():
         model.weight[0, 0], model.weight[0, 1] = float("nan"), -0.0
     before = model.weight.detach().clone().view(torch.int32)
-    average = Average(nn.Linear(3, 3), start=0)
     average = Average(model, start=0)
     average.update(0)
-    with pytest.raises(KeyboardInterrupt), average.applied():
-        set_all(model, 7.0)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with average.applied():
+            set_all(model, 7.0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert torch.equal(model.weight.detach().view(torch.int32), before)
 
 

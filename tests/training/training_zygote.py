@@ -19,6 +19,11 @@ from typing import Any
 import tiny_training
 import torch
 
+from autodropout.training.distributed import ranks, seed_rank, share, total, world
+from autodropout.training.order import Order
+from autodropout.training.run import Run
+from autodropout.training.weights import export
+
 
 class Zygote:
     """The parent's end."""
@@ -28,8 +33,9 @@ class Zygote:
         sources = Path(sys.modules["autodropout"].__file__).parents[1]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(here.parent)])}
         command = [sys.executable, "-W", "error", str(here)]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
 
     def spawn(self, task: str, **arguments: Any) -> int:
@@ -42,25 +48,34 @@ class Zygote:
     def run(self, task: str, **arguments: Any) -> int:
         return self.wait(self.spawn(task, **arguments))
 
-    def run_ranks(self, size: int, task: str, meeting: Path, **arguments: Any) -> list[int]:
-        """So many processes as torchrun would start them."""
-        pids = self.spawn_ranks(size, task, meeting, **arguments)
-        return [self.wait(pid) for pid in pids]
-
-    def spawn_ranks(self, size: int, task: str, meeting: Path, **arguments: Any) -> list[int]:
+    def spawn_ranks(self, size: int, task: str, **arguments: Any) -> list[int]:
+        """So many processes, as torchrun would start them."""
+        meeting = Path(tempfile.mkdtemp()) / "meeting"
         return [
             self.spawn("as_rank", rank=rank, size=size, meeting=str(meeting), inner=task, arguments=arguments)
             for rank in range(size)
         ]
 
+    def run_ranks(self, size: int, task: str, **arguments: Any) -> list[int]:
+        return [self.wait(pid) for pid in self.spawn_ranks(size, task, **arguments)]
+
+    def said(self) -> str:
+        """All that came on stderr so far."""
+        self._errors.seek(0)
+        return self._errors.read()
+
     def close(self) -> None:
         self._process.communicate()
+        print(self.said(), file=sys.stderr)
+        self._errors.close()
 
     def _ask(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        assert answer, self.said()
+        return int(answer)
 
 
 def train(folder: str) -> None:
@@ -97,7 +112,44 @@ def as_rank(rank: int, size: int, meeting: str, inner: str, arguments: dict[str,
     TASKS[inner](**arguments)
 
 
-TASKS = {task.__name__: task for task in (train, crash_at, as_rank)}
+def train_plainly(folder: str) -> None:
+    """Without batch normalization and dropout, which tell a batch from two halves of it."""
+    _, model = tiny_training.train(Run(device="cpu"), normalized=False)
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        export(Path(folder) / "final.safetensors", model)
+
+
+def interrupted(folder: str, number: int, rank: int, step: int) -> None:
+    """A training of which one rank gets a signal in the middle of a step."""
+
+    def in_step(now: int) -> None:
+        if world().rank == rank and now == step:
+            signal.raise_signal(number)
+
+    tiny_training.train_in(Path(folder), in_step=in_step)
+
+
+def of_another_config(folder: str) -> None:
+    tiny_training.train(Run(Path(folder), device="cpu"), config=tiny_training.CONFIG | {"lr": 0.2})
+
+
+def numbers(folder: str) -> None:
+    """What the helpers for ranks give, each rank's into a file of its own."""
+    with ranks(torch.device("cpu")) as here:
+        seed_rank(7)
+        found = {
+            "world": [here.rank, here.size, here.writes],
+            "share": share(6),
+            "total": total(torch.tensor([1.0, 10.0 * here.rank])).tolist(),
+            "draw": torch.rand(1).item(),
+            "order": [Order(10, 4, seed=0)(step).tolist() for step in range(3)],
+        }
+        (Path(folder) / f"{here.rank}.json").write_text(json.dumps(found))
+
+
+TASKS = {
+    task.__name__: task for task in (train, crash_at, as_rank, train_plainly, interrupted, of_another_config, numbers)
+}
 
 
 def main() -> None:
@@ -121,7 +173,7 @@ def child(order: dict[str, Any]) -> int:
         return 130
     except SystemExit as end:
         return int(end.code or 0)
-    except Exception:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError):
         traceback.print_exc()
         return 1
     return 0

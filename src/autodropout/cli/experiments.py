@@ -27,6 +27,9 @@ MaybePolicy = Annotated[str | None, typer.Option("--policy", metavar="POLICY", h
 BaselineName = Annotated[
     str | None, typer.Option("--baseline", metavar="NAME", help="A classical method: dropout, ...")
 ]
+Method = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The recipe's training with another method: mixup, randaugment, ...")
+]
 Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant, with seeds 0 to N - 1.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the training.")]
@@ -102,13 +105,18 @@ def recipes(as_json: AsJson = False) -> None:
 
 def _facts(recipe: "Recipe") -> dict[str, object]:
     names = ("name", "what", "reproduces", "cost", "measured", "policy_from", "rate", "trials", "capacity", "minibatch")
-    return {name: getattr(recipe, name) for name in names} | {"paper": dict(recipe.paper), "rates": list(recipe.rates)}
+    return (
+        {name: getattr(recipe, name) for name in names}
+        | {"paper": dict(recipe.paper), "rates": list(recipe.rates)}
+        | {"methods": list(recipe.methods)}
+    )
 
 
 def train(
     recipe: RecipeName,
     policy: MaybePolicy = None,
     baseline: BaselineName = None,
+    method: Method = None,
     rate: OneRate = None,
     seed: Seed = 0,
     proxy: Proxy = False,
@@ -129,15 +137,19 @@ def train(
 
     \b
     Examples:
-      autodropout train cifar10-wrn28-10 --policy policy.json --rate 0.6 --test
-      autodropout train cifar10-wrn28-10 --baseline dropblock --rate 0.1
+      autodropout train cifar10 --policy policy.json --rate 0.6 --test
+      autodropout train cifar10 --policy policy.json --rate 0.6 --method randaugment
+      autodropout train cifar10 --baseline dropblock --rate 0.1
       autodropout train digits --smoke
     """
     chosen, what = _regularizer(policy, baseline)
     found = _recipe(recipe, smoke)
+    training = found.proxy if proxy else found.final
+    if method is not None:
+        training, what = _with_method(found, method), f"{what}-{method}"
     place = _Place(out or Path("out") / recipe / f"train-{what}", data, device, bfloat16, compiled, tensorboard, test)
     at = 0.0 if chosen is None else (found.rate if rate is None else rate)
-    _table(found.proxy if proxy else found.final, [_variant(what, chosen, at)], [seed], place, as_json)
+    _table(training, [_variant(what, chosen, at)], [seed], place, as_json)
 
 
 def tune_rate(
@@ -158,7 +170,7 @@ def tune_rate(
 
     \b
     Example:
-      autodropout tune-rate cifar10-wrn28-10 --policy policy.json --rates 0.2,0.4,0.6
+      autodropout tune-rate cifar10 --policy policy.json --rates 0.2,0.4,0.6
     """
     from autodropout.recipes import after
     from autodropout.spaces import load
@@ -241,6 +253,13 @@ def _recipe(name: str, smoke: bool) -> "Recipe":
     from autodropout import recipes as known
 
     return known.get(name).smoke() if smoke else known.get(name)
+
+
+def _with_method(recipe: "Recipe", name: str) -> "Training":
+    if name not in recipe.methods:
+        known = ", ".join(recipe.methods) or "none"
+        raise ValueError(f"recipe {recipe.name!r} has no method {name!r}; it has {known}")
+    return recipe.methods[name]
 
 
 def _regularizer(policy: str | None, baseline: str | None) -> "tuple[Regularizer, str]":

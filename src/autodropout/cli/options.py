@@ -18,7 +18,7 @@ def _recipes() -> tuple[str, ...]:
 
 
 def _engines() -> tuple[str, ...]:
-    from autodropout.study import ENGINES
+    from autodropout.search.engines import ENGINES
 
     return ENGINES
 
@@ -64,7 +64,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for
 Trials = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="How many scored trials the study shall have in all.")
 ]
-Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Children at the same time.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Children at the same time; on ray, at first, all that fit.")
+]
+Cpus = Annotated[float | None, typer.Option(metavar="N", help="On ray: CPUs for each child; 1 at first.")]
+Gpus = Annotated[float | None, typer.Option(metavar="N", help="On ray: GPUs for each child, or a share; 0 at first.")]
 Capacity = Annotated[
     int | None,
     typer.Option(min=1, metavar="C", help="Trials proposed and not yet finished; about twice the workers is good."),
@@ -73,7 +77,7 @@ EngineName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Where children run: local (processes on this machine).",
+        help="Where children run: local (processes on this machine) or ray (the cluster at RAY_ADDRESS).",
         callback=one_of(_engines),
         autocompletion=_engines,
     ),

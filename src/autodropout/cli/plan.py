@@ -17,9 +17,11 @@ class Plan:
 
     recipe: str
     trials: int
-    workers: int
+    workers: int | None  # None: the recipe's on this machine, all that fit into a cluster
     out: str
     engine: str = "local"
+    cpus_per_child: float = 1.0
+    gpus_per_child: float = 0.0
     deadline: float | None = None
     early_stopping: bool = False
     rung: int = 1
@@ -27,7 +29,7 @@ class Plan:
     @classmethod
     def of_recipe(cls, recipe: Recipe, study: str) -> Self:
         """That of a new study."""
-        return cls(recipe.name, recipe.trials, recipe.workers, out=f"out/{study}")
+        return cls(recipe.name, recipe.trials, workers=None, out=f"out/{study}")
 
     @classmethod
     def of_study(cls, info: StudyInfo) -> Self:

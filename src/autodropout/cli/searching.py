@@ -16,8 +16,10 @@ from autodropout.cli.options import (
     STORAGE,
     AsJson,
     Capacity,
+    Cpus,
     Deadline,
     EngineName,
+    Gpus,
     OutFolder,
     ProposerName,
     RecipeName,
@@ -43,6 +45,8 @@ def search(
     capacity: Capacity = None,
     proposer: ProposerName = None,
     engine: EngineName = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     storage: StorageUrl = STORAGE,
     name: Annotated[str | None, typer.Option(metavar="STUDY", help="The study's name, if not the recipe's.")] = None,
     seed: Annotated[
@@ -71,6 +75,7 @@ def search(
       autodropout search digits
       autodropout search digits --trials 512 --workers 8 --name long --proposer evolution
       autodropout search digits --storage postgresql://me:secret@host/studies
+      RAY_ADDRESS=head:6379 autodropout search digits --engine ray --capacity 64
     """
     from autodropout import recipes
     from autodropout.cli.plan import Plan
@@ -91,6 +96,8 @@ def search(
             "trials": trials,
             "workers": workers,
             "engine": engine,
+            "cpus_per_child": cpus,
+            "gpus_per_child": gpus,
             "deadline": deadline,
             "early_stopping": early_stopping,
             "rung": rung,
@@ -109,6 +116,8 @@ def resume(
     workers: Workers = None,
     capacity: Capacity = None,
     engine: EngineName = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     deadline: Deadline = None,
     out: OutFolder = None,
     as_json: AsJson = False,
@@ -127,7 +136,15 @@ def resume(
 
     with opened(study, storage) as found:
         info, url = found.reader.info, found.url
-    changes = {"trials": trials, "workers": workers, "engine": engine, "deadline": deadline, "out": out and str(out)}
+    changes = {
+        "trials": trials,
+        "workers": workers,
+        "engine": engine,
+        "cpus_per_child": cpus,
+        "gpus_per_child": gpus,
+        "deadline": deadline,
+        "out": out and str(out),
+    }
     settings = {what: getattr(info, what) for what in FIXED} | ({"capacity": capacity} if capacity else {})
     _search(Plan.of_study(info).changed(changes), url, info.name, settings, as_json)
 
@@ -150,10 +167,12 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
             recipe.space(),
             recipe.child,
             plan.trials,
-            workers=plan.workers,
+            workers=plan.workers or (recipe.workers if plan.engine == "local" else None),
             storage=storage,
             name=name,
             engine=plan.engine,
+            cpus_per_child=plan.cpus_per_child,
+            gpus_per_child=plan.gpus_per_child,
             deadline=plan.deadline,
             halving=Halving(plan.rung) if plan.early_stopping else None,
             attributes=asdict(plan),

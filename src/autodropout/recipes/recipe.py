@@ -53,6 +53,7 @@ class Recipe:
     proxy: Training  # what a child of the search trains
     final: Training  # the experiment at its full size
     tuning: Training | None = None  # the same with validation data held out, where the final one trains on everything
+    methods: Mapping[str, Training] = field(default_factory=dict)  # the final training with another method, by name
     rate: float  # at which children put policies on their models
     rates: tuple[float, ...] = RATES  # for the final training
     trials: int
@@ -85,5 +86,6 @@ class Recipe:
     def smoke(self) -> "Recipe":
         """The same experiment, small enough to see that it runs."""
         tuning = None if self.tuning is None else self.tuning.smoke()
-        proxy, final = self.proxy.smoke(), self.final.smoke()
-        return replace(self, proxy=proxy, final=final, tuning=tuning, trials=2, capacity=2, minibatch=2)
+        trainings = {"proxy": self.proxy.smoke(), "final": self.final.smoke(), "tuning": tuning}
+        methods = {name: training.smoke() for name, training in self.methods.items()}
+        return replace(self, **trainings, methods=methods, trials=2, capacity=2, minibatch=2)

@@ -1,7 +1,7 @@
 """Ray for the engine `ray`: a cluster that is joined, or Ray started for this machine alone.
 
 - `ray.init` was called before: that cluster is used, and left alone.
-- An address, or one in the variable RAY_ADDRESS: that cluster is joined. Start it with RAY_AUTH_MODE=token on every node:
+- An address, or one in the variable RAY_ADDRESS: that cluster is joined. Start it with RAY_AUTH_MODE=token everywhere:
   without authentication whoever reaches its ports can run code on it, and we say so.
 - Neither: Ray is started here, all its ports on loopback, with a token that is made for this process. It ends with us.
 """
@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, utils
 from ray._raylet import Config  # type: ignore[attr-defined]  # not in its stubs
 
 NEWEST_TOO_OLD = (2, 53)  # 2.54 brought what we need of token authentication
@@ -78,14 +78,16 @@ def _places(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
 
 
 def _init(address: str, object_store: int | None) -> None:
-    """`ray.init`, with SIGTERM left as it was: Ray would take it, and the driver could not give back its trials."""
+    """`ray.init`, but SIGTERM stays with the driver, which has to give back its trials."""
     options: dict[str, Any] = {"configure_logging": False, "log_to_driver": os.environ.get(LOGS, "0") == "1"}
     if object_store is not None:
         options |= {"include_dashboard": False, "object_store_memory": object_store}
-    before = signal.getsignal(signal.SIGTERM)
+    before, command_line = signal.getsignal(signal.SIGTERM), utils.get_entrypoint_name
+    utils.get_entrypoint_name = lambda: "autodropout"  # shown on Ray's dashboard, and a password may be in it
     try:
         ray.init(address=address, **options)
     finally:
+        utils.get_entrypoint_name = command_line
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)
 
@@ -128,9 +130,16 @@ def _token() -> str:
 def _warn_of_open_cluster(address: str) -> None:
     """A cluster with authentication would not have let us in without."""
     host = address.rpartition(":")[0].strip("[]")
-    if os.environ.get("RAY_AUTH_MODE", "disabled").lower() == "disabled" and not ip_address(host).is_loopback:
+    if os.environ.get("RAY_AUTH_MODE", "disabled").lower() == "disabled" and not _is_loopback(host):
         log.warning(
             "The Ray cluster at %s has no authentication: whoever reaches its ports can run code on it. "
             "Start it with RAY_AUTH_MODE=token on every node",
             address,
         )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.progress import BarColumn, TaskProgressColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.text import Text
 
 from autodropout.training.log import Evaluation
@@ -92,6 +93,8 @@ class LiveDisplay:
 
     def __init__(self, words: Words, console: Console, step: int, history: Sequence[Evaluation]) -> None:
         self._words, self._step, self._history = words, step, history
+        self._bar = Bar(BarColumn(bar_width=None), TaskProgressColumn(), TimeElapsedColumn(), console=console)
+        self._task = self._bar.add_task("", total=words.steps, completed=step)
         self.live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
 
     def update(self, step: int, history: Sequence[Evaluation]) -> None:
@@ -100,8 +103,8 @@ class LiveDisplay:
     evaluated = update
 
     def _render(self) -> Group:
-        bar = ProgressBar(total=self._words.steps, completed=self._step)
-        return Group(bar, Text(self._words(self._step, self._history), style="dim"))
+        self._bar.update(self._task, completed=self._step)
+        return Group(self._bar, Text(self._words(self._step, self._history), style="dim"))
 
 
 def duration(seconds: float) -> str:

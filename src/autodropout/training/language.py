@@ -3,20 +3,20 @@
     training = recipes.language.final_training()
     training.fit(policy, rate=0.2, seed=0, run=Run(folder=Path("ptb"), precision="bfloat16", compile=True, test=True))
 
-A Transformer-XL learns to say the next word. One step: each of `batch` rows of the text reads its next segment, with what it remembers of those before; Adam, the
-gradient's norm clipped. The learning rate falls along a cosine for four fifths of the training and is constant in the
-last fifth, over which the weights are averaged. Every `evaluate_every` steps the validation text is read, with the
-averaged weights once there are any; the best are kept, and read the test text in the end. The reward is 80 over the
-validation perplexity, as the paper's.
+A Transformer-XL learns to say the next word. In a step each of `batch` rows of the text reads its next segment, with
+what it remembers of those before; then Adam, the gradient's norm clipped. The learning rate falls along a cosine for
+four fifths of the training and is constant in the last, over which the weights are averaged. Every `evaluate_every`
+steps the validation text is read, by the averaged weights once there are any; the best read the test text in the end.
+The reward is 80 over the validation perplexity, as the paper's.
 
-Beside the cross-entropy two penalties of AWD-LSTM (Merity, Keskar and Socher 2018) on the last layer's hidden states h:
-on their values, `state_value * mean(m(h)^2)`, m the softmax dropout; and on their differences from word to word,
-`state_difference * mean((h_t+1 - h_t)^2)`.
+Beside the cross-entropy there are two penalties of AWD-LSTM (Merity, Keskar and Socher 2018) on the last layer's hidden
+states h: on their values, `state_value * mean(m(h)^2)`, m being the softmax dropout, and on their differences from word
+to word, `state_difference * mean((h_t+1 - h_t)^2)`.
 
 Decided here, since the paper does not say it:
 1. The average gives every step of the last fifth the same weight.
-2. A validation text is read in `evaluation_batch` rows side by side, each from an empty memory on; all its words count,
-   but for the very first.
+2. A text is judged in `evaluation_batch` rows side by side, each from an empty memory on; all its words count but for
+   the very first.
 3. Gradients are clipped, as in Transformer-XL's code.
 
 On a GPU nothing waits for the host between two evaluations.
@@ -43,10 +43,11 @@ from autodropout.training.loop import Loop, Stateful
 from autodropout.training.run import Regularizer, Run, Scores, identity
 from autodropout.training.schedules import cosine_then_constant, first_step_after
 from autodropout.training.streams import IGNORED, Pages, Streams
-from autodropout.training.weights import Average, Best
+from autodropout.training.weights import Average, Best, export
 
 CORPORA: dict[str, Callable[..., Corpus]] = {ptb.NAME: ptb.load, wikitext2.NAME: wikitext2.load}
 REWARD = 80.0  # over the perplexity
+WEIGHTS = "model.safetensors"  # the best ones, in the run's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +174,11 @@ class LanguageTraining:
                     "train_loss": loop.last.metrics["train_loss"],
                     "steps_per_s": loop.steps_per_s,
                 }
-                if test is not None:
-                    with best.applied():
+                with best.applied():
+                    if test is not None:
                         metrics["test_perplexity"] = perplexity(self.judge(model, test, run))
+                    if run.folder is not None and world().writes:
+                        export(run.folder / WEIGHTS, model)
                 return Scores(loop.best.reward, metrics)
 
     def text(self) -> Corpus:

@@ -198,7 +198,8 @@ class Loop:
         if self._display is not None:
             self._display.update(self.step, self.history)
         if signal:
-            log.warning("stopped after step %d of %d; the same call goes on from there", self.step, self.steps)
+            if world().writes:
+                log.warning("stopped after step %d of %d; the same call goes on from there", self.step, self.steps)
             raise_for(signal)
 
     def _save(self) -> None:
@@ -243,7 +244,6 @@ class Loop:
                 *(len(ranks), "/".join(sorted(before)), world().size, where.type),
             )
             torch.manual_seed(mixed(torch.initial_seed(), self.step, world().rank))
-        log.info("going on after step %d of %d", self.step, self.steps)
 
     def _read(self) -> Any:
         """On rank 0, what the newest checkpoint holds."""

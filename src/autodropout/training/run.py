@@ -99,11 +99,11 @@ class Scores:
 def identity(training: Any, regularizer: Regularizer, rate: float, seed: int) -> dict[str, Any]:
     """An experiment as JSON data: all that its result depends on.
 
-    `training` is a dataclass. Paths are left out, since where the data lie does not matter; so is where a policy comes
-    from.
+    `training` is a dataclass. A path in it is written as null, since it does not matter where data lie; nor does it
+    matter where a policy comes from.
     """
     return {
-        "training": {"kind": type(training).__name__} | _plain(training, "training"),
+        "training": _plain(training, "training"),
         "regularizer": _plain_regularizer(regularizer),
         "rate": rate,
         "seed": seed,
@@ -111,28 +111,22 @@ def identity(training: Any, regularizer: Regularizer, rate: float, seed: int) ->
 
 
 def _plain_regularizer(regularizer: Regularizer) -> Any:
-    if regularizer is None:
-        return None
-    if isinstance(regularizer, Baseline):
-        return {"kind": "baseline", "rule": str(regularizer.rule)} | _plain(
-            {
-                field.name: getattr(regularizer, field.name)
-                for field in dataclasses.fields(regularizer)
-                if field.name != "rule"
-            },
-            "regularizer",
-        )
+    if regularizer is None or isinstance(regularizer, Baseline):
+        return _plain(regularizer, "regularizer")
     return regularizer.model_dump(mode="json", exclude={"provenance"})
 
 
 def _plain(value: Any, place: str) -> Any:
     """JSON data; a ValueError says where there is something else."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, Path):
+        return None
+    if isinstance(value, bool | int | float | str):
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{place}.{key}") for key, item in value.items() if not isinstance(item, Path)}
     if isinstance(value, list | tuple):
         return [_plain(item, f"{place}[{number}]") for number, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{place}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _plain({"kind": type(value).__name__, **fields}, place)
     raise ValueError(f"{place} is {value!r}, which cannot be written as JSON")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import RandAugment as TheirRandAugment
 
-from autodropout.training.augment import RANDAUGMENT, UDA, Operation, RandAugment
+from autodropout.training.augment import FIXMATCH, RANDAUGMENT, UDA, Operation, RandAugment
 from autodropout.training.augment.operations import CODES, NAMES
 from autodropout.training.augment.randaugment import to_bytes
 
@@ -53,6 +53,13 @@ def test_magnitudes_are_udas(level: int) -> None:
     (threshold,) = ours["Solarize"]
     ramp = torch.arange(256)
     assert torch.equal(ramp >= threshold, ramp >= 256 - int(256 * level / 10))
+
+
+def test_fixmatchs_space() -> None:
+    """The published list: the 14 of RandAugment, in other words, with UDA's magnitudes."""
+    assert {operation.name for operation in FIXMATCH} == {operation.name for operation in RANDAUGMENT}
+    assert len(FIXMATCH) == 14
+    assert set(FIXMATCH) - set(UDA) == {Operation("Identity")}
 
 
 def test_operations_are_equally_likely() -> None:

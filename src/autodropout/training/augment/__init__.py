@@ -10,6 +10,7 @@ from autodropout.training.augment.pipelines import (
     IMAGENET_STD,
     Augment,
     augmentation,
+    fixmatch_strong,
     imagenet_eval,
     imagenet_randaugment,
     imagenet_train,
@@ -19,13 +20,14 @@ from autodropout.training.augment.pipelines import (
     standard,
     uda_strong,
 )
-from autodropout.training.augment.randaugment import RANDAUGMENT, UDA, Operation, RandAugment
+from autodropout.training.augment.randaugment import FIXMATCH, RANDAUGMENT, UDA, Operation, RandAugment
 from autodropout.training.augment.registry import MIXES, mixing
 
 __all__ = [
     "AUGMENTATIONS",
     "CIFAR_MEAN",
     "CIFAR_STD",
+    "FIXMATCH",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "MIXES",
@@ -41,6 +43,7 @@ __all__ = [
     "Operation",
     "RandAugment",
     "augmentation",
+    "fixmatch_strong",
     "imagenet_eval",
     "imagenet_randaugment",
     "imagenet_train",

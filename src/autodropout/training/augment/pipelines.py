@@ -11,6 +11,7 @@ What goes in where, and from whom:
     standard      zero-padded crop and flip, CIFAR-10's standard (He et al. 2016; Zagoruyko and Komodakis 2016)
     randaugment   that, RandAugment at n = 3, m = 5, the paper's best for WRN-28-10 on CIFAR-10, and Cutout of 16 pixels
     uda           that, UDA's operations: two of them, each done with probability 1/2, at levels 1..9 of 10, and Cutout
+    fixmatch      the same with FixMatch's operations, and reflected borders instead of black ones
     imagenet      random resized crop and flip (Szegedy et al. 2015); its RandAugment has n = 2, m = 9, for ResNet-50
 """
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.training.augment.operations import square
-from autodropout.training.augment.randaugment import UDA, RandAugment
+from autodropout.training.augment.randaugment import FIXMATCH, UDA, RandAugment, Space
 from autodropout.training.augment.sampling import CentreCrop, CropFlip, Padding, RandomResizedCrop, in_unit
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -38,6 +39,9 @@ class Augment(nn.Module):
         cutout: side of the square that is blanked, in cells; 0 for none.
     """
 
+    mean: Tensor  # (C, 1, 1)
+    std: Tensor
+
     def __init__(self, steps: Iterable[nn.Module], mean: Numbers, std: Numbers, cutout: int = 0) -> None:
         super().__init__()
         if len(mean) != len(std) or len(mean) not in (1, 3):
@@ -50,9 +54,6 @@ class Augment(nn.Module):
         self.cutout = cutout
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32)[:, None, None], persistent=False)
-
-    mean: Tensor  # (C, 1, 1)
-    std: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W), uint8 or float in [0, 1] -> float32, normalized."""
@@ -118,7 +119,21 @@ def uda_strong(
     cutout: int = 16,
 ) -> Augment:
     """`standard` with UDA's operations between flip and Cutout: what its consistency loss compares with."""
-    return Augment((CropFlip(pad, padding, flip), _uda(n, mean)), mean, std, cutout)
+    return Augment((CropFlip(pad, padding, flip), _half(UDA, n, mean)), mean, std, cutout)
+
+
+def fixmatch_strong(
+    mean: Numbers,
+    std: Numbers,
+    *,
+    n: int = 2,
+    pad: int = 4,
+    padding: Padding = "reflect",
+    flip: bool = True,
+    cutout: int = 16,
+) -> Augment:
+    """FixMatch's strong view, with RandAugment; its weak one is `standard(..., padding="reflect")`."""
+    return Augment((CropFlip(pad, padding, flip), _half(FIXMATCH, n, mean)), mean, std, cutout)
 
 
 def imagenet_train(mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224) -> Augment:
@@ -135,7 +150,7 @@ def imagenet_randaugment(
 
 def imagenet_uda(mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, n: int = 2) -> Augment:
     """`imagenet_train` and UDA's operations."""
-    return Augment((RandomResizedCrop(size), _uda(n, mean)), mean, std)
+    return Augment((RandomResizedCrop(size), _half(UDA, n, mean)), mean, std)
 
 
 def imagenet_eval(
@@ -145,11 +160,18 @@ def imagenet_eval(
     return Augment((CentreCrop(size, round(size * 256 / 224) if resize is None else resize),), mean, std)
 
 
-def _uda(n: int, mean: Numbers) -> RandAugment:
-    return RandAugment(n, (1, 9), top=10, space=UDA, probability=0.5, fill=mean)
+def _half(space: Space, n: int, mean: Numbers) -> RandAugment:
+    """Operations done with probability 1/2, at any level but the ends."""
+    return RandAugment(n, (1, 9), top=10, space=space, probability=0.5, fill=mean)
 
 
-_BY_NAME = {"none": plain, "standard": standard, "randaugment": randaugment, "uda": uda_strong}
+_BY_NAME = {
+    "none": plain,
+    "standard": standard,
+    "randaugment": randaugment,
+    "uda": uda_strong,
+    "fixmatch": fixmatch_strong,
+}
 _SIZED_BY_NAME = {
     "imagenet": imagenet_train,
     "imagenet_randaugment": imagenet_randaugment,

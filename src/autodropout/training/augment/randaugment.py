@@ -3,9 +3,9 @@
     RandAugment(n=2, m=9)(images)     # uint8 (N, C, H, W) -> uint8: two operations on each image, each image its own
 
 A space is a list of operations with the magnitudes of the weakest and the strongest level. `RANDAUGMENT` is the paper's
-list of 14 with AutoAugment's ranges, as torchvision has them; `UDA` is the list of 15 of UDA's published code. The n
-operations of an image follow each other, as in the papers: colours and moves do not commute, for what moves in from
-outside is part of a histogram.
+list of 14 with AutoAugment's ranges, as torchvision has them; `UDA` is the list of 15 of UDA's published code, and
+`FIXMATCH` that of FixMatch's (Sohn et al., NeurIPS 2020). The n operations of an image follow each other, as in the
+papers: colours and moves do not commute, for what moves in from outside is part of a histogram.
 
 Departures:
 1. The paper speaks of a scale of 10 and then uses magnitudes up to 28. Levels run to 30 here, as in torchvision.
@@ -73,6 +73,10 @@ UDA: Space = (
     Operation("Solarize", 256, 0),
     Operation("Brightness", -0.9, 0.9),
 )
+FIXMATCH: Space = (
+    Operation("Identity"),
+    *(operation for operation in UDA if operation.name not in ("Invert", "Cutout")),
+)
 
 
 class RandAugment(nn.Module):
@@ -86,6 +90,13 @@ class RandAugment(nn.Module):
         probability: of doing a drawn operation at all.
         fill: red, green, blue in [0, 1], or grey, for pixels from outside.
     """
+
+    codes: Tensor  # the space as columns, (operations,) each
+    weakest: Tensor
+    span: Tensor
+    signed: Tensor
+    of_side: Tensor
+    fill: Tensor  # (C, 1, 1)
 
     def __init__(
         self,
@@ -114,19 +125,12 @@ class RandAugment(nn.Module):
         for name, value in (
             ("codes", torch.tensor([CODES[operation.name] for operation in space])),
             ("weakest", torch.tensor([float(operation.weakest) for operation in space])),
-            ("range", torch.tensor([float(operation.strongest - operation.weakest) for operation in space])),
+            ("span", torch.tensor([float(operation.strongest - operation.weakest) for operation in space])),
             ("signed", torch.tensor([operation.signed for operation in space])),
             ("of_side", torch.tensor([operation.of_side for operation in space])),
             ("fill", (torch.tensor(fill) * 255).round().to(torch.uint8)[:, None, None]),
         ):
             self.register_buffer(name, value, persistent=False)
-
-    codes: Tensor  # all (operations,), but
-    weakest: Tensor
-    range: Tensor
-    signed: Tensor
-    of_side: Tensor
-    fill: Tensor  # (C, 1, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8, or float in [0, 1], which is rounded to 256 levels -> uint8."""
@@ -145,7 +149,7 @@ class RandAugment(nn.Module):
         height, width = images.shape[2:]
         chosen = torch.randint(len(self.codes), (count,), device=device)
         level = torch.randint(self.low, self.high + 1, (count,), device=device)
-        magnitude = self.weakest[chosen] + level / self.top * self.range[chosen]
+        magnitude = self.weakest[chosen] + level / self.top * self.span[chosen]
         operation = self.codes[chosen]
         side = torch.where(operation == CODES["TranslateX"], width, height)
         side = torch.where(operation == CODES["Cutout"], min(height, width), side)

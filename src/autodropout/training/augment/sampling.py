@@ -167,7 +167,7 @@ class RandomResizedCrop(nn.Module):
         shape = torch.exp(low + (high - low) * draws[1])
         tall, wide = (area / shape).sqrt().round(), (area * shape).sqrt().round()  # (N, TRIES)
         fits = (tall > 0) & (tall <= height) & (wide > 0) & (wide <= width)
-        chosen = fits.byte().argmax(1, keepdim=True)  # (N, 1): the first that fits
+        chosen = fits.long().argmax(1, keepdim=True)  # (N, 1): the first that fits
         found = fits.any(1, keepdim=True)
         central = min(height, max(1, round(width / self.shape[0]))), min(width, max(1, round(height * self.shape[1])))
         tall = torch.where(found, tall.gather(1, chosen), central[0]).long()  # (N, 1)

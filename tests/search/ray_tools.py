@@ -1,0 +1,43 @@
+"""Ray for tests: started as the engine starts it, on loopback and with a token; and nothing of it is left behind."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from engine_tools import alive, descendants, until
+from ray.cluster_utils import Cluster
+
+from autodropout.search import ray_start
+
+
+@contextmanager
+def ray_of_this_machine() -> Iterator[None]:
+    """Engines made meanwhile join it, and leave it alone."""
+    before = set(descendants(os.getpid()))
+    connection = ray_start.Connection(None, room=0)
+    try:
+        yield
+    finally:
+        started = set(descendants(os.getpid())) - before
+        connection.close()
+    nobody_left(started)
+
+
+@contextmanager
+def ray_cluster(*cpus: int, **head: object) -> Iterator[Cluster]:
+    """A cluster of several nodes on this machine. The first, on which the drivers are, is never removed."""
+    before = set(descendants(os.getpid()))
+    with ray_start._alone():
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], "include_dashboard": False, **head})
+        try:
+            for count in cpus[1:]:
+                made.add_node(num_cpus=count)
+            yield made
+        finally:
+            started = set(descendants(os.getpid())) - before
+            made.shutdown()
+    nobody_left(started)
+
+
+def nobody_left(pids: set[int]) -> None:
+    until(lambda: not any(map(alive, pids)), 30, "processes are left behind")

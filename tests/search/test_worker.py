@@ -1,0 +1,71 @@
+"""What runs in a worker, in this process: a child on the tasks of a job, and everything that can go wrong with it."""
+
+import numpy as np
+import pytest
+import torch
+from engine_tools import task
+
+from autodropout.search.jobs import Child, Report, Stopped
+from autodropout.search.states import FailureKind
+from autodropout.search.worker import run_job
+from autodropout.spaces import Policy
+
+
+def test_one_child_of_many_that_diverges_takes_nobody_with_it() -> None:
+    def together(catches: bool) -> Child:
+        class Many:
+            def __call__(self, policy: Policy, seed: int) -> float:
+                return 1.0
+
+            def train_many(self, policies: list[Policy], seeds: list[int], reports: list[Report]) -> list[float]:
+                for seed, report in zip(seeds, reports, strict=True):
+                    try:
+                        report(1, float("inf") if seed == 101 else 0.5)
+                    except FloatingPointError:
+                        if not catches:
+                            raise
+                return [0.5] * len(seeds)
+
+        return Many()
+
+    careful = run_job(together(catches=True), [task(0), task(1), task(2)], None)
+    assert [answer.value for answer in careful] == [0.5, None, 0.5]
+    assert careful[1].failure.kind is FailureKind.DIVERGED
+    careless = run_job(together(catches=False), [task(0), task(1), task(2)], None)
+    assert [answer.failure.kind.name for answer in careless] == ["USER_ERROR", "DIVERGED", "USER_ERROR"]
+    assert "train_many must catch what a report raises" in careless[0].failure.message
+
+
+def test_a_child_that_swallows_what_report_raises_is_still_stopped() -> None:
+    def child(policy: Policy, seed: int, report: Report) -> float:
+        for step in range(5):
+            try:
+                report(step, 0.5)
+            except (Stopped, FloatingPointError):
+                continue
+        return 0.9
+
+    (stopped,) = run_job(child, [task(0)], lambda number, step, value: step == 2)
+    assert (stopped.stopped, stopped.value, stopped.curve[-1]) == (True, None, (2, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "message"),
+    [(1.5, 0.5, "integer step, got 1.5"), (1, "good", "could not convert"), (1, None, "NoneType")],
+)
+def test_what_cannot_be_reported(step: object, value: object, message: str) -> None:
+    (answer,) = run_job(lambda policy, seed, report: report(step, value), [task(0)], None)
+    assert answer.failure.kind is FailureKind.USER_ERROR
+    assert message in answer.failure.message
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    def child(policy: Policy, seed: int, report: Report) -> object:
+        report(np.int64(3), np.float32(0.5))
+        report(torch.tensor(4), torch.tensor(0.25))
+        return torch.tensor([0.75])
+
+    (answer,) = run_job(child, [task(0)], None)
+    assert (answer.value, answer.curve) == (0.75, ((3, 0.5), (4, 0.25)))
+    (many,) = run_job(lambda policy, seed: torch.ones(2), [task(0)], None)
+    assert "not a score" in many.failure.message

@@ -1,0 +1,19 @@
+"""What torchrun starts in the tests: the tiny training, which waits in step 12 until a signal comes."""
+
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from tiny_training import train_in
+
+
+def wait_for_signal(step: int) -> None:
+    if step == 12:
+        (folder / "waiting").touch()
+        signal.pause()
+
+
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+train_in(folder, in_step=wait_for_signal)
