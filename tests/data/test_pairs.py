@@ -57,8 +57,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Subwords:
     return trained(text(folder, "train", list(zip(sentences(300), sentences(300, 1), strict=True))), 40, folder / "v")
 
 
-def prepared(folder: Path, train: list[tuple[str, str]], longest: int = 20, count: int | None = None) -> Translation:
-    held = text(folder, "valid", [("ein hund", "a dog"), ("", "")])
+def prepared(folder: Path, train: list[tuple[str, str]], longest: int = 1000, count: int | None = None) -> Translation:
+    held = text(folder, "valid", [("der hund sieht eine frau", "the dog sees a woman"), ("", "")])
     return prepare("toy", folder, text(folder, "train", train), held, held, pieces=40, longest=longest, count=count)
 
 
@@ -126,10 +126,11 @@ def test_training_pairs_are_filtered_by_subwords(tmp_path: Path) -> None:
 
 
 def test_validation_keeps_everything_and_its_text(tmp_path: Path) -> None:
-    data = prepared(tmp_path, list(zip(sentences(300), sentences(300, 1), strict=True)), longest=1)
+    data = prepared(tmp_path, list(zip(sentences(300), sentences(300, 1), strict=True)), longest=5)
     assert len(data.validation) == 2
-    assert data.validation.references == ("a dog", "")
+    assert data.validation.references == ("the dog sees a woman", "")
     assert data.validation.source[1].tolist() == [EOS]
+    assert len(data.validation.source[0]) > 6
     assert data.train.references == ()
 
 

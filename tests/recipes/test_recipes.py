@@ -9,9 +9,8 @@ import torch
 
 import autodropout as ad
 from autodropout import recipes
-from autodropout.data.digits import load
-from autodropout.recipes import digits as module
 from autodropout.recipes.digits import digits
+from autodropout.training import ImageTraining, Scores, Sgd
 
 
 def no_report(step: int, value: float) -> None:
@@ -46,8 +45,8 @@ def test_the_child_travels_and_repeats_itself() -> None:
     heard: list[tuple[int, float]] = []
     score = recipe.child(policy, 7, lambda *one: heard.append(one))
     assert 0.0 < score <= 1.0
-    assert heard[-1] == (2, score)
-    assert [epoch for epoch, _ in heard] == [1, 2]
+    assert heard[-1] == (20, score)
+    assert [step for step, _ in heard] == [10, 20]
     torch.rand(3)
     assert pickle.loads(pickle.dumps(recipe.child))(policy, 7, no_report) == score
 
@@ -55,33 +54,21 @@ def test_the_child_travels_and_repeats_itself() -> None:
 def test_the_policy_and_the_rate_reach_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def look(model, train, validation, how, **rest):
-        on = ad.attached(model)
-        seen.append((on.policy, on.rate))
-        return 0.5
+    def fit(self, policy, rate, seed, run):
+        seen.append((policy, rate, seed, run.test))
+        return Scores(0.5, {})
 
-    monkeypatch.setattr(module, "train", look)
+    monkeypatch.setattr(ImageTraining, "fit", fit)
     recipe = digits(rate=0.35)
     policy = recipe.space().sample(seed=0)
-    assert recipe.child(policy, 0, no_report) == 0.5
-    assert seen == [(policy, 0.35)]
+    assert recipe.child(policy, 3, no_report) == 0.5
+    assert seen == [(policy, 0.35, 3, False)], "and the search never asks for the test part"
     assert recipe.rate == 0.35
-
-
-def test_the_search_never_touches_the_test_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Guarded:
-        """The splits, without `test`."""
-
-        train, validation = load().train, load().validation
-
-    monkeypatch.setattr(module, "load", Guarded)
-    recipe = digits(epochs=1)
-    assert 0.0 < recipe.child(recipe.space().sample(seed=0), 0, no_report) <= 1.0
 
 
 def test_a_child_that_diverges_says_so() -> None:
     recipe = digits(epochs=1)
-    child = replace(recipe.child, how=replace(recipe.child.how, lr=1e20))
+    child = replace(recipe.child, training=replace(recipe.child.training, optimizer=Sgd(lr=1e20)))
     with pytest.raises(FloatingPointError):
         child(recipe.space().sample(seed=0), 0, no_report)
 

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,7 +215,9 @@ def test_image_files_are_read_at_the_size_asked_for(tmp_path: Path) -> None:
     splits = pictures.load()
     assert splits.train.images.shape == (40, 3, 48, 48)
     assert pictures.view("imagenet", 32)(splits.train.images).shape == (40, 3, 32, 32)
-    assert pictures.load_semi().unlabelled.shape == (0, 3, 48, 48)
+    assert replace(pictures, train=30).load_semi().unlabelled.shape == (10, 3, 48, 48)
+    with pytest.raises(ValueError, match="imagenette: with 40 labels there are no images left without"):
+        pictures.load_semi()
 
 
 def test_unknown_pictures() -> None:

@@ -6,6 +6,8 @@ goes on where it was.
 """
 
 import os
+import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,18 +91,21 @@ def recipes(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"recipes": [_facts(recipe) for recipe in found]})
         return
+    width = min(shutil.get_terminal_size().columns, 120)
     for recipe in found:
-        facts = _facts(recipe)
-        typer.echo(typer.style(recipe.name, bold=True) + f"  {recipe.what}")
+        typer.echo(f"{typer.style(recipe.name, bold=True)}  {recipe.what}")
         figures = ", ".join(f"{method} {figure}" for method, figure in recipe.paper.items())
         for label, text in (
-            ("paper", f"{facts['reproduces']}: {figures}" if figures else facts["reproduces"]),
-            ("policy", f"from {recipe.policy_from}" if recipe.policy_from else ""),
+            ("stands in", recipe.reproduces),
+            ("there", figures),
+            ("policy", recipe.policy_from and f"from {recipe.policy_from}"),
+            ("methods", ", ".join(recipe.methods)),
             ("cost", recipe.cost),
-            ("measured", recipe.measured),
+            ("here", recipe.measured),
         ):
             if text:
-                typer.echo(f"    {label:<9} {text}")
+                first, rest = f"    {label:<10}", " " * 14
+                typer.echo(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
 
 
 def _facts(recipe: "Recipe") -> dict[str, object]:

@@ -93,7 +93,7 @@ def cifar10() -> Recipe:
         methods=_mixes(images.cifar10_final, "standard"),
         reproduces=f"{TABLE_1}; {TABLE_2}",
         paper=CIFAR_FIGURES | CIFAR_LIMITS,
-        cost=f"{SEARCH_COST}; final: 200 epochs, about 15 minutes on an H200",
+        cost=f"{SEARCH_COST}; final: 200 epochs",
         **_paper_search(),
     )
 

@@ -13,7 +13,9 @@ actors, and with them the workers end themselves (`worker_process`).
 """
 
 import logging
+import os
 import queue
+import sys
 import textwrap
 import threading
 import time
@@ -181,7 +183,8 @@ class RayEngine:
             log.warning("No worker yet: the search waits for a node of the Ray cluster with %s to spare", self._needs())
 
     def _hire(self) -> None:
-        actor = self._actor_class().remote(self._child, self._deadline, self._judge is not None)
+        path = [folder or os.getcwd() for folder in sys.path]
+        actor = self._actor_class().remote(self._child, self._deadline, self._judge is not None, path)
         post = _Post(actor, actor.life.remote())
         with self._lock:
             self._posts.append(post)

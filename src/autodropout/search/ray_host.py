@@ -5,7 +5,9 @@ process is told in the same words, a process that is spoiled is replaced without
 that the child has started. The actor imports no torch.
 """
 
+import os
 import platform
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -18,7 +20,9 @@ from autodropout.search.seat import TICK_SECONDS, Question, Seat
 class Host:
     """Two threads: one is in `life` for ever, the other in one of the rest. When the actor ends, so does the worker."""
 
-    def __init__(self, child: bytes, deadline: float | None, judged: bool) -> None:
+    def __init__(self, child: bytes, deadline: float | None, judged: bool, path: Sequence[str]) -> None:
+        """`path` is the driver's `sys.path`: what of it is on this node too, modules may be imported from."""
+        sys.path += [folder for folder in path if folder not in sys.path and os.path.exists(folder)]
         self._child = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the actor
         self._child.write(child)
         self._child.flush()

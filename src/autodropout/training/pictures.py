@@ -104,6 +104,8 @@ class Pictures:
                 splits = imagenet.semi(number, self.validation, size=self.kind.size, data=folder, seed=self.seed)
         for part, images in (("training", splits.train), ("validation", splits.validation)):
             self.check(part, images)
+        if len(splits.unlabelled) == 0:
+            raise ValueError(f"{self.name}: with {number} labels there are no images left without")
         return splits
 
     def check(self, part: str, images: Labelled) -> None:

@@ -14,7 +14,7 @@ Departures from UDA's and FixMatch's code:
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,6 @@ class Uda:
     threshold: float = 0.8
     weight: float = 1.0
     annealing: Annealing = "none"
-    kind: Literal["uda"] = "uda"
 
     def __post_init__(self) -> None:
         _check(self.threshold, self.weight)
@@ -54,7 +53,6 @@ class FixMatch:
 
     threshold: float = 0.95
     weight: float = 1.0
-    kind: Literal["fixmatch"] = "fixmatch"
 
     def __post_init__(self) -> None:
         _check(self.threshold, self.weight)

@@ -10,6 +10,7 @@ from autodropout.training.augment import (
     AUGMENTATIONS,
     CIFAR_MEAN,
     CIFAR_STD,
+    Augment,
     augmentation,
     imagenet_eval,
     imagenet_train,
@@ -120,10 +121,13 @@ def test_bad_arguments() -> None:
         augmentation("standard", *GREY, size=32)
 
 
-@pytest.mark.parametrize("make", [standard, randaugment, uda_strong, imagenet_train])
-def test_one_graph_for_every_batch_size(make) -> None:
+@pytest.mark.parametrize(
+    "augment",
+    [standard(CIFAR_MEAN, CIFAR_STD), uda_strong(CIFAR_MEAN, CIFAR_STD, n=1), imagenet_train(size=10)],
+    ids=["standard", "uda", "imagenet"],
+)
+def test_one_graph_for_every_batch_size(augment: Augment) -> None:
     """fullgraph, with the very images of eager, and one graph more for a last batch that is smaller."""
-    augment = make(CIFAR_MEAN, CIFAR_STD) if make is not imagenet_train else make(size=10)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(augment, fullgraph=True, backend=counter)
     for count in (8, 5, 3):
