@@ -139,6 +139,7 @@ def test_what_was_made_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     first = prepared(tmp_path, pairs)
     kept = {file.name for file in tmp_path.iterdir()} - {"train.de", "train.en", "valid.de", "valid.en"}
     assert {name.split(".")[-1] for name in kept} == {"model", "safetensors"}
+    assert len({(tmp_path / name).stat().st_mode for name in (*kept, "train.de")}) == 1  # readable by the same people
     monkeypatch.setattr("autodropout.data.subwords._train", lambda *_: pytest.fail("it is there"))
     again = prepared(tmp_path, pairs)
     assert again.train.source.tokens.equal(first.train.source.tokens)

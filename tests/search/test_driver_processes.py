@@ -36,17 +36,20 @@ def watch(progress):
 
 study = ad.search(
     ad.ConvSpace(groups=((8, 8),)), child, trials={trials}, workers=2, capacity=4, minibatch=2, proposer="random",
-    storage={storage!r}, watch=watch,
+    storage={storage!r}, engine={engine!r}, watch=watch,
 )
 print(study)
 """
 
 
-def script(tmp_path: Path, child: str, trials: int = 6) -> subprocess.Popen[str]:
+ON_BOTH = pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+
+
+def script(tmp_path: Path, child: str, trials: int = 6, engine: str = "local") -> subprocess.Popen[str]:
     """Starts a search as a user would write it, with no `if __name__ == "__main__"`, in a process group of its own."""
     path = tmp_path / "mine.py"
-    fields = {"child": child, "trials": trials, "storage": storage_of(tmp_path), "pids": str(tmp_path / "pids")}
-    path.write_text(SCRIPT.format(**fields))
+    fields = {"child": child, "trials": trials, "pids": str(tmp_path / "pids"), "engine": engine}
+    path.write_text(SCRIPT.format(storage=storage_of(tmp_path), **fields))
     sources = Path(sys.modules["autodropout"].__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONWARNINGS": "error"}
     pipe = subprocess.PIPE
@@ -106,8 +109,9 @@ def test_workers_killed_at_random_cost_attempts_and_nothing_else(tmp_path: Path)
     check_study(storage_of(tmp_path))
 
 
-def test_a_plain_script_works_and_its_workers_end_with_it(tmp_path: Path) -> None:
-    done = script(tmp_path, "pass")
+@ON_BOTH
+def test_a_plain_script_works_and_its_workers_end_with_it(tmp_path: Path, engine: str) -> None:
+    done = script(tmp_path, "pass", engine=engine)
     out, err = done.communicate(timeout=120)
     assert (done.returncode, err) == (0, "")
     assert out.endswith("Study('study', 6 applied)\n")
@@ -176,16 +180,17 @@ def test_20_kills_of_a_driver_with_workers(tmp_path: Path) -> None:
     kill_at_random(tmp_path, 20)
 
 
-def at_work(tmp_path: Path, seconds: float) -> tuple[subprocess.Popen[str], list[int]]:
+def at_work(tmp_path: Path, seconds: float, engine: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A search whose two children train for so many seconds, both of them at it; the workers' pids."""
     pids = tmp_path / "pids"
-    driver = script(tmp_path, f"tell(os.getpid()); time.sleep({seconds})")
+    driver = script(tmp_path, f"tell(os.getpid()); time.sleep({seconds})", engine=engine)
     until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60, "the children did not start")
     return driver, [int(pid) for pid in pids.read_text().split()]
 
 
-def test_one_interrupt_ends_a_search_after_the_children_under_way(tmp_path: Path) -> None:
-    driver, workers = at_work(tmp_path, seconds=2)
+@ON_BOTH
+def test_one_interrupt_ends_a_search_after_the_children_under_way(tmp_path: Path, engine: str) -> None:
+    driver, workers = at_work(tmp_path, 2, engine)
     os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to everybody in the group
     out, err = driver.communicate(timeout=60)
     assert driver.returncode == 0
@@ -199,9 +204,10 @@ def test_one_interrupt_ends_a_search_after_the_children_under_way(tmp_path: Path
     check_study(storage_of(tmp_path))
 
 
+@ON_BOTH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_two_interrupts_or_one_termination_end_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
-    driver, workers = at_work(tmp_path, seconds=600)
+def test_two_interrupts_or_one_termination_end_it_at_once(tmp_path: Path, number: signal.Signals, engine: str) -> None:
+    driver, workers = at_work(tmp_path, 600, engine)
     assert driver.stderr is not None
     if number == signal.SIGINT:
         os.killpg(driver.pid, signal.SIGINT)

@@ -270,6 +270,28 @@ def test_divergence(folder: Path) -> None:
         small(folder, lr=1e30, lr_after_cosine=1e30, lr_constant=1e30).fit(None, 0.0, 0, CPU)
 
 
+def test_steps_whose_gradient_is_not_finite_are_left_out_unless_they_are_most(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a policy on a deep model may give them, the loss being an ordinary one."""
+    step = ClippedAdam.step
+
+    def overflowing(self: ClippedAdam, loss: Tensor) -> Tensor:
+        steps.append(len(steps))
+        weight = self.parameters[0]
+        return step(self, loss + ((weight - weight.detach()) * torch.inf).nan_to_num(0.0).sum() * (len(steps) % every == 0))
+
+    monkeypatch.setattr(ClippedAdam, "step", overflowing)
+    steps, every = [], 4
+    log: list[float] = []
+    how = small(folder, evaluate_every=20)
+    how.fit(None, 0.0, 0, replace(CPU, report=lambda _, reward: log.append(reward)))
+    assert len(log) == 1
+    steps, every = [], 1
+    with pytest.raises(FloatingPointError, match="the gradient was not finite in 100% of the steps before step 20"):
+        how.fit(None, 0.0, 0, CPU)
+
+
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mistakes must be found before there is a model."""

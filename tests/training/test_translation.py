@@ -3,6 +3,9 @@
 import json
 import math
 import pickle
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -164,9 +167,9 @@ def test_a_training_from_text_to_scores(tmp_path: Path) -> None:
     heard: list[tuple[int, float]] = []
     run = Run(tmp_path, device="cpu", report=lambda *one: heard.append(one))
     scores = TOY.fit_on(toy(), None, 0.0, 0, run)
-    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in logged] == [10, 20, 30]
-    losses = [line["metrics"]["validation_loss"] for line in logged]
+    lines = logged(tmp_path)
+    assert [line["step"] for line in lines] == [10, 20, 30]
+    losses = [line["metrics"]["validation_loss"] for line in lines]
     assert losses[0] > losses[1] > losses[2], "it learns"
     assert losses[0] < math.log(PIECES) + 0.5
     bleu = scores.metrics["validation_bleu"]
@@ -226,9 +229,41 @@ def test_a_training_that_crashed_ends_as_if_it_had_not(tmp_path: Path) -> None:
     assert outcome(tmp_path / "cut", policy) == whole
     for name in ("validation.en", "checkpoint-000000030.safetensors"):
         assert (tmp_path / "cut" / name).exists()
-    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut")]
-    drop_time = [[{**json.loads(line), "time": 0} for line in log] for log in logs]
-    assert drop_time[0] == drop_time[1]
+    assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
+
+
+def logged(folder: Path) -> list[dict]:
+    """The log but for its times."""
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) | {"time": None} for line in lines]
+
+
+WORKER = [str(Path(__file__).with_name("translation_worker.py"))]
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_ends_as_if_it_had_not(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, *WORKER, str(tmp_path / "whole")], check=True, timeout=120)
+    cut = tmp_path / "cut"
+    with subprocess.Popen([sys.executable, *WORKER, str(cut), "0.2"]) as process:
+        until = time.monotonic() + 60
+        while not list(cut.glob("checkpoint-*")) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+    assert not (cut / "validation.en").exists()
+    subprocess.run([sys.executable, *WORKER, str(cut)], check=True, timeout=120)
+    assert logged(cut) == logged(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one_process_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *WORKER]
+    subprocess.run([*command, str(tmp_path / "two")], check=True, timeout=240)
+    replace(TOY, tokens=80).fit_on(toy(), None, 0.1, 0, Run(tmp_path / "one", device="cpu"))
+    for two, alone in zip(logged(tmp_path / "two"), logged(tmp_path / "one"), strict=True):
+        for name in ("train_loss", "validation_loss"):
+            assert two["metrics"][name] == pytest.approx(alone["metrics"][name], rel=1e-3)
+    assert len((tmp_path / "two" / "validation.en").read_text().splitlines()) == 12
 
 
 def test_a_checkpoint_of_other_text_is_refused(tmp_path: Path) -> None:
@@ -374,7 +409,6 @@ def test_two_hundred_captions_are_learned_by_heart() -> None:
 def test_the_held_out_loss_falls_on_ten_thousand_captions(tmp_path: Path) -> None:
     how = replace(SMALL, steps=300, evaluate_every=75, judged=200)
     how.fit_on(captions(train=10_000), None, 0.0, 0, Run(tmp_path, device="cpu"))
-    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    losses = [line["metrics"]["validation_loss"] for line in logged]
+    losses = [line["metrics"]["validation_loss"] for line in logged(tmp_path)]
     assert all(later < earlier - 0.02 for earlier, later in pairwise(losses))
     assert losses[-1] < 4.5  # a model of the frequencies of subwords alone has about 5.6

@@ -7,6 +7,7 @@ for WMT'14. Validation and test keep all, and their untouched target text as ref
 The ids of the training part are made once and kept beside the vocabulary, which is made from the training text alone.
 """
 
+import shutil
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -114,13 +115,16 @@ def prepare(
         raise ValueError(f"longest and count must be at least 1, got {longest} and {count}")
     kept = beside(folder)
     stem = f"{name}.unigram-{pieces}.{train.digest()[:12]}"
-    vocabulary = trained(train, pieces, kept / f"{stem}.model")
+    model = kept / f"{stem}.model"
+    vocabulary = trained(train, pieces, model)
     stem += f".longest-{longest}" + ("" if count is None else f".first-{count}")
-    pairs, left_out = _training(train.head(count), vocabulary, longest, kept / f"{stem}.safetensors")
+    pairs, left_out = _training(train.head(count), vocabulary, longest, kept / f"{stem}.safetensors", model)
     return Translation(pairs, _judged(validation, vocabulary), _judged(test, vocabulary), vocabulary, left_out)
 
 
-def _training(text: Iterable[tuple[str, str]], vocabulary: Subwords, longest: int, file: Path) -> tuple[Pairs, int]:
+def _training(
+    text: Iterable[tuple[str, str]], vocabulary: Subwords, longest: int, file: Path, model: Path
+) -> tuple[Pairs, int]:
     """The pairs that are kept and the number of those that are not, from `file`, which is made where it is missing."""
     if not file.exists():
         source, target, left_out = _Flat(), _Flat(), 0
@@ -136,6 +140,7 @@ def _training(text: Iterable[tuple[str, str]], vocabulary: Subwords, longest: in
             tensors |= {f"{side}.tokens": sentences.tokens, f"{side}.offsets": sentences.offsets}
         with whole_file(file) as partial:
             save_file(tensors, partial)
+            shutil.copymode(model, partial)  # safetensors makes files that others cannot read
     try:
         stored = load_file(file)
     except SafetensorError as error:

@@ -45,6 +45,9 @@ GRACE_SECONDS = 30.0
 LONGEST_PAUSE = 60.0
 """Seconds before another actor is tried where actors die at once, at most."""
 
+CLOSE_SECONDS = 5.0
+"""How long closing waits to hear that all actors are gone. They go in any case, should Ray itself be dying."""
+
 SILENCE_SECONDS = 30.0
 """After so long without a single worker the engine says what it waits for."""
 
@@ -163,7 +166,7 @@ class RayEngine:
             for post in list(self._posts):
                 self._dismiss(post)
             if lives:
-                ray.wait(lives, num_returns=len(lives), timeout=10.0)
+                ray.wait(lives, num_returns=len(lives), timeout=CLOSE_SECONDS)
 
     def _follow_cluster(self, now: float) -> None:
         """Have as many actors as there should be."""

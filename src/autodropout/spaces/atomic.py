@@ -17,6 +17,10 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        if error.filename is None:  # a full disk does not say where
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
     if os.name == "posix":  # elsewhere a folder cannot be opened, and needs no flush

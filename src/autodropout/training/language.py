@@ -17,7 +17,8 @@ Decided here, since the paper does not say it:
 1. The average gives every step of the last fifth the same weight.
 2. A text is judged in `evaluation_batch` rows side by side, each from an empty memory on; all its words count but for
    the very first.
-3. Gradients are clipped, as in Transformer-XL's code.
+3. Gradients are clipped, as in Transformer-XL's code. A step whose gradient is not finite is left out
+   (`clipped_adam.py`); where most are, the training has diverged.
 
 On a GPU nothing waits for the host between two evaluations.
 """
@@ -31,13 +32,13 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from autodropout.attach import attach, space
 from autodropout.data import Corpus, ptb, wikitext2
 from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize
 from autodropout.spaces import Space
+from autodropout.training.clipped_adam import ClippedAdam
 from autodropout.training.distributed import ranks, seed_rank, share, total, world
 from autodropout.training.loop import Loop, Stateful
 from autodropout.training.run import Regularizer, Run, Scores, identity
@@ -115,7 +116,7 @@ class LanguageTraining:
         Raises:
             MissingData: the text is not there.
             ValueError: the text has another vocabulary, or is too short for so many rows and such segments.
-            FloatingPointError: the loss is not finite.
+            FloatingPointError: the loss is not finite, or most gradients are not.
         """
         with ranks(run.where):
             text = self.text()
@@ -130,14 +131,14 @@ class LanguageTraining:
             if regularizer is not None:
                 attach(model, regularizer, rate=rate, example=_example(model))
             forward = run.wrap(Objective(model, self.state_value, self.state_difference))
-            optimizer = Adam(model.parameters(), self.lr, fused=run.where.type == "cuda")
+            optimizer = ClippedAdam(model, self.lr, self.clip)
             factors = cosine_then_constant(
                 self.steps,
                 floor=self.lr_after_cosine / self.lr,
                 constant=self.lr_constant / self.lr,
                 share=self.cosine_share,
             )
-            schedule = LambdaLR(optimizer, factors)
+            schedule = LambdaLR(optimizer.adam, factors)
             average = Average(model, first_step_after(self.cosine_share, self.steps))
             best = Best(model)
             carried = Carried(model.blank_memory(rows))
@@ -145,7 +146,7 @@ class LanguageTraining:
             model.train()
             state: dict[str, Stateful] = {
                 "model": model,
-                "optimizer": optimizer,
+                "optimizer": optimizer.adam,
                 "schedule": schedule,
                 "average": average,
                 "best": best,
@@ -154,19 +155,18 @@ class LanguageTraining:
             with Loop(run, self.steps, state, config, per_rank={"memory": carried}) as loop:
                 for step in loop:
                     with run.autocast():
-                        loss, penalty, carried.memory = forward(*streams(step), carried.memory)
-                    optimizer.zero_grad()
-                    (loss + penalty).backward()
-                    nn.utils.clip_grad_norm_(model.parameters(), self.clip)
-                    optimizer.step()
+                        loss, penalty, memory = forward(*streams(step), carried.memory)
+                    carried.memory = memory.clone()  # where CUDA graphs run, the next step overwrites what this gave
+                    skipped = optimizer.step(loss + penalty)
                     schedule.step()
                     average.update(step)
-                    loop.add(train_loss=loss.detach(), penalty=penalty.detach())
+                    loop.add(train_loss=loss, penalty=penalty, skipped_steps=skipped)
                     if loop.due(self.evaluate_every):
                         with average.applied():
                             nats = self.judge(model, validation, run)
                             if loop.evaluated(REWARD * math.exp(-nats), validation_perplexity=perplexity(nats)):
                                 best.keep()
+                        _refuse_divergence(loop)
                 assert loop.best is not None, "the last step is evaluated"
                 assert loop.last is not None
                 metrics = {
@@ -260,6 +260,14 @@ class Carried:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.memory = state["memory"].to(self.memory.device)
+
+
+def _refuse_divergence(loop: Loop) -> None:
+    """A training of which most steps are left out would go on for nothing."""
+    assert loop.last is not None
+    left_out = loop.last.metrics["skipped_steps"]
+    if left_out > 0.5:
+        raise FloatingPointError(f"the gradient was not finite in {left_out:.0%} of the steps before step {loop.step}")
 
 
 def _example(model: TransformerXL) -> tuple[Tensor, Tensor]:

@@ -93,6 +93,14 @@ class Loop:
             raise
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
         run, enter = self.run, self._open.enter_context
         if run.folder is not None and world().writes:
             self._log = enter(Log(run.folder, self.history, self.step, tensorboard=run.tensorboard))
@@ -102,7 +110,6 @@ class Loop:
             enter(self._interrupts)
         enter(run.settings())
         self._inside, self._began = True, time.monotonic()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -185,7 +192,7 @@ class Loop:
     def _take_means(self) -> dict[str, float]:
         if not self._sums:
             return {}
-        sums = total(torch.stack(tuple(self._sums.values()))).tolist()
+        sums = total(torch.stack([value.to(self.run.where) for value in self._sums.values()])).tolist()
         counts = [self._counts[name] * world().size for name in self._sums]
         means = {name: value / count for name, value, count in zip(self._sums, sums, counts, strict=True)}
         self._sums, self._counts = {}, {}

@@ -40,4 +40,7 @@ class Order:
         if epoch in self._permutations:
             return self._permutations[epoch]
         generator = torch.Generator().manual_seed(mixed(self._seed, epoch))
-        return torch.randperm(self.examples, generator=generator).to(self._device)
+        permutation = torch.randperm(self.examples, generator=generator)
+        if self._device is not None and self._device.type == "cuda":
+            permutation = permutation.pin_memory()  # so that the copy waits for nothing
+        return permutation.to(self._device, non_blocking=True)

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from autodropout.training.checkpoint import CheckpointError
 from autodropout.training.distributed import world
+from autodropout.training.packing import CheckpointError, pack, unpack
 
 
 class Stateful(Protocol):
@@ -92,9 +92,9 @@ def gathered(own: Any, group: dist.ProcessGroup | None) -> list[Any]:
     """What each rank has, on rank 0."""
     if group is None:
         return [own]
-    everyone: list[Any] | None = [None] * world().size if world().writes else None
-    dist.gather_object(own, everyone, group=group)
-    return everyone or []
+    packed: list[bytes] | None = [b""] * world().size if world().writes else None
+    dist.gather_object(b"".join(pack(own)), packed, group=group)  # packed, since tensors of GPUs would come as such
+    return [unpack(content, f"the state of rank {rank}") for rank, content in enumerate(packed or ())]
 
 
 def from_rank_0(read: Callable[[], Any], group: dist.ProcessGroup | None) -> Any:

@@ -85,6 +85,17 @@ def test_only_the_forward_that_asked_is_mixed() -> None:
     assert not torch.equal(mixed, torch.eye(6))
 
 
+def test_another_model_is_refused() -> None:
+    """A copy has hooks and notes of its own; called in the model's place it would be trained on wrong labels."""
+    model = Chain()
+    images, labels = one_of_each()
+    mix = MoEx(6, model, "second", probability=1.0)
+    with pytest.raises(ValueError, match="not, and does not contain"):
+        mix(copy.deepcopy(model), images, labels)
+    assert torch.equal(model(images), torch.eye(6))
+    mix(nn.Sequential(model), images, labels)
+
+
 def test_moments_are_exchanged() -> None:
     h = torch.randn(5, 7, 3, 4) * torch.rand(5, 1, 1, 1) * 3 + torch.randn(5, 1, 1, 1)
     order = torch.tensor([1, 2, 3, 4, 0])

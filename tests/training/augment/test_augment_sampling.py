@@ -81,9 +81,8 @@ class TestResampling:
     def test_equals_torchvisions_resized_crop(self, box: tuple[int, ...], size: tuple[int, int]) -> None:
         images = torch.rand(2, 3, 20, 30)
         top, left, tall, wide = (torch.full((2, 1, 1), side) for side in box)
-        zero = torch.zeros(())
-        vertical = weights(top, tall, zero, tall / size[0], 20, size[0])
-        horizontal = weights(left, wide, zero, wide / size[1], 30, size[1])
+        vertical, horizontal = weights(top, tall, 20, size[0]), weights(left, wide, 30, size[1])
+        torch.testing.assert_close(vertical.sum(2), torch.ones(2, size[0]))
         expected = TF.resized_crop(images, *box, list(size), antialias=True)
         torch.testing.assert_close(resample(images, vertical, horizontal), expected, rtol=0, atol=2e-6)
 

@@ -77,6 +77,9 @@ class _Hidden:
             raise RuntimeError("this mix was removed from its model")
         self._exchange.asked = (order, keeps)
         logits: Tensor = model(images)
+        if self._exchange.asked is not None:
+            self._exchange.asked = None
+            raise ValueError("the model that was called is not, and does not contain, the model this mix was made for")
         return logits
 
     def remove(self) -> None:

@@ -3,13 +3,14 @@
 Each image draws its own numbers; nothing here has a shape that depends on them and nothing waits for the device, so all
 of it compiles into one graph and can be captured in a CUDA graph.
 
-Two ways of reading pixels serve everything:
+Two ways of reading pixels serve all that is drawn:
 
     pick      nearest pixel, by index: padded crops, flips, the affine operations of RandAugment; any dtype, exact
-    resample  antialiased, as two products with small matrices, one per axis: random resized crops and test crops
+    resample  antialiased, as two products with small matrices, one per axis: random resized crops
 
 The second equals PIL's and torchvision's bilinear resizing of a crop, whose triangle widens with the reduction, where
-`grid_sample` would alias: a crop of 448 pixels read at 224 points leaves out half of them.
+`grid_sample` would alias: a crop of 448 pixels read at 224 points leaves out half of them. (Where all images of a batch
+have one box, in testing, torch's own resizing does it.)
 """
 
 import math
@@ -17,6 +18,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 Padding = Literal["zero", "reflect"]
 TRIES = 10  # boxes drawn for a random resized crop before the central one is taken
@@ -87,21 +89,19 @@ def _reflect(index: Tensor, size: int) -> Tensor:
     return (size - 1) - (size - 1 - index.abs()).abs()
 
 
-def weights(start: Tensor, length: Tensor, first: Tensor, step: Tensor, inputs: int, outputs: int) -> Tensor:
-    """The matrix that resizes one axis of each image: (N, outputs, inputs), rows summing to 1.
+def weights(start: Tensor, length: Tensor, inputs: int, outputs: int) -> Tensor:
+    """The matrix that resizes one axis of a crop of each image: (N, outputs, inputs), rows summing to 1.
 
-    Output cell `o` is centred at `start + (first + o + 1/2) * step` and reads a triangle around that, as wide as `step`
-    but at least one cell, of the cells start, ..., start + length - 1.
+    With a step of `length / outputs` cells from one to the next, output cell `o` is centred at `start + (o + 1/2) step`
+    and reads a triangle around that, as wide as the step but at least one cell.
 
     Args:
         start, length: of the crop, in cells: (N, 1, 1).
-        first: index of the first output cell, when only a part of the resized crop is wanted: (N, 1, 1).
-        step: cells of the input per cell of the output: (N, 1, 1).
         inputs, outputs: sizes of the axis.
     """
-    device = start.device
-    cells = torch.arange(inputs, device=device)  # (inputs,)
-    centres = start + (first + torch.arange(outputs, device=device).unsqueeze(1) + 0.5) * step  # (N, outputs, 1)
+    step = length / outputs
+    cells = torch.arange(inputs, device=start.device)  # (inputs,)
+    centres = start + (torch.arange(outputs, device=start.device).unsqueeze(1) + 0.5) * step  # (N, outputs, 1)
     triangle = (1 - (cells + 0.5 - centres).abs() / step.clamp(min=1)).clamp(min=0)  # (N, outputs, inputs)
     triangle = torch.where((cells >= start) & (cells < start + length), triangle, 0)
     return triangle / triangle.sum(2, keepdim=True)
@@ -151,9 +151,8 @@ class RandomResizedCrop(nn.Module):
         """(N, C, H, W), uint8 or in [0, 1] -> float32 in [0, 1], (N, C, size, size)."""
         count, _, height, width = images.shape
         top, left, tall, wide = self._boxes(count, height, width, images.device)  # (N, 1, 1) each
-        first = torch.zeros((), device=images.device)
-        vertical = weights(top, tall, first, tall / self.size, height, self.size)
-        horizontal = weights(left, wide, first, wide / self.size, width, self.size)
+        vertical = weights(top, tall, height, self.size)
+        horizontal = weights(left, wide, width, self.size)
         if self.flip:
             mirrored = torch.rand(count, 1, 1, device=images.device) < 0.5
             horizontal = torch.where(mirrored, horizontal.flip(1), horizontal)
@@ -181,7 +180,7 @@ class RandomResizedCrop(nn.Module):
 
 
 class CentreCrop(nn.Module):
-    """The shorter side resized to `resize`, then the central square of `size`, in one resampling. Draws nothing."""
+    """The shorter side resized to `resize`, antialiased, then the central square of `size`. Draws nothing."""
 
     def __init__(self, size: int, resize: int) -> None:
         super().__init__()
@@ -191,17 +190,12 @@ class CentreCrop(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, H, W), uint8 or in [0, 1] -> float32 in [0, 1], (N, C, size, size)."""
-        height, width = images.shape[2:]
-        shorter = min(height, width)
-        vertical, horizontal = (self._weights(side, side * self.resize // shorter, images) for side in (height, width))
-        return in_unit(resample(images, vertical, horizontal), images.dtype)
-
-    def _weights(self, side: int, resized: int, images: Tensor) -> Tensor:
-        """One axis of `side` cells as if resized to `resized` and cropped: (N, size, side)."""
-        zero = torch.zeros(1, 1, 1, device=images.device)
-        margin = round((resized - self.size) / 2)
-        matrix = weights(zero, zero + side, zero + margin, zero + side / resized, side, self.size)
-        return matrix.expand(images.shape[0], -1, -1)
+        shorter = min(images.shape[2:])
+        height, width = (side * self.resize // shorter for side in images.shape[2:])
+        resized = F.interpolate(images.float(), (height, width), mode="bilinear", antialias=True)
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        crop = resized[:, :, top : top + self.size, left : left + self.size]
+        return in_unit(crop, images.dtype)
 
     def extra_repr(self) -> str:
         return f"size={self.size}, resize={self.resize}"
