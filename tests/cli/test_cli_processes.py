@@ -1,28 +1,91 @@
-"""The commands as processes: exit codes, Ctrl-C."""
+"""The commands as processes: exit codes, and every way to end a search but its own. Each can be resumed."""
 
 import json
 import os
+import pty
+import re
+import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_tools import command, environment, scored, started, until_scored
+import tiny_recipe
+from cli_tools import command, environment, ok, run, scored, started, until_scored
+from sqlalchemy import Engine, event
 
+from autodropout.search import ledger as ledger_module
+from autodropout.search.database import write_engine
+from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
-from autodropout.search.states import State
+from autodropout.search.records import Trial
+from autodropout.search.states import FailureKind, State
+from autodropout.search.url import Address
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+def trials(url: str) -> list[Trial]:
+    try:
+        with Ledger(url) as ledger:
+            return ledger.read("tiny").trials()
+    except NoSuchStudy:
+        return []
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen) -> None:
+    while not condition():
+        assert process.poll() is None, "it ended too soon"
+        time.sleep(0.1)
+
+
+def starting(url: str) -> bool:
+    """Trials have been given to workers."""
+    return any(trial.state is State.RUNNING for trial in trials(url))
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes whose parent it is."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # gone meanwhile
+        if int(fields[1]) == pid:
+            found.append(int(entry.parent.name))
+    return found
+
+
+def check_ended(url: str, workers: list[int]) -> None:
+    """Nobody is left at work, no trial is half done, none was blamed for its driver's end, and the study is free."""
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < end, "a worker outlived its driver"
+        time.sleep(0.05)
+    left = trials(url)
+    assert not [trial for trial in left if trial.state is State.RUNNING]
+    assert all(trial.attempts == 0 for trial in left if trial.state is State.WAITING)
+    assert {trial.failure.kind for trial in left if trial.failure} <= {FailureKind.INTERRUPTED}
+    with Ledger(url) as ledger:
+        assert ledger.read("tiny").owner() is None
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_ends_a_search_that_can_be_resumed(tmp_path: Path, presses: int) -> None:
-    url = f"sqlite:///{tmp_path / 'study.db'}"
-    arguments = ["search", "tiny", "--trials", "1000", "--workers", "1", "--storage", url]
-    seconds = 0.5 if presses == 1 else 3.0  # the second press comes while children are under way
-    with started(tmp_path, *arguments, SECONDS=seconds) as process:
+def test_ctrl_c_while_workers_are_still_starting(tmp_path: Path, url: str, presses: int) -> None:
+    arguments = ["search", "tiny", "--trials", "1000", "--storage", url]
+    with started(tmp_path, *arguments, LOADING=2 if presses == 1 else 600) as process:
         try:
-            until_scored(url, process)
+            until(lambda: starting(url), process)
+            workers = children_of(process.pid)
             for _ in range(presses):
                 os.killpg(process.pid, signal.SIGINT)
                 time.sleep(0.1)
@@ -30,26 +93,112 @@ def test_ctrl_c_ends_a_search_that_can_be_resumed(tmp_path: Path, presses: int) 
         finally:
             process.kill()
     assert process.returncode == 130, stderr
-    assert f"autodropout resume tiny --storage {url}" in stderr
+    assert "Interrupted: waiting for 2 children under way" in stderr
+    assert f"to go on: autodropout resume tiny --storage {url}" in stderr
     assert "Traceback" not in stderr
     assert ("out/tiny/report.html" in stdout) == (presses == 1)
-    assert ("at once; to go on" in stderr) == (presses == 2)
-    with Ledger(url) as ledger:
-        reader = ledger.read("tiny")
-        assert reader.owner() is None
-        if presses == 1:
-            assert reader.counts()[State.RUNNING] == 0
-    before = scored(url)
-    resumed = subprocess.run(
-        command("resume", "--trials", str(before + 4), "--storage", url, "--json"),
+    assert ("interrupted at once" in stderr) == (presses == 2)
+    assert len(workers) == 2
+    check_ended(url, workers)
+    assert scored(url) == (2 if presses == 1 else 0)
+
+
+def test_termination_at_work(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(tmp_path, "search", "tiny", "--trials", "1000", "--storage", url, SECONDS=0.5) as process:
+        try:
+            until_scored(url, process)
+            workers = children_of(process.pid)
+            process.terminate()
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, stdout) == (128 + signal.SIGTERM, "")
+    assert f"terminated; to go on: autodropout resume tiny --storage {url}" in stderr
+    assert "Traceback" not in stderr
+    check_ended(url, workers)
+    tiny_recipe.install(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
+    wanted = scored(url) + 4
+    told = json.loads(ok("resume", "--trials", str(wanted), "--workers", "1", "--storage", url, "--json"))
+    assert told["scored"] == wanted
+
+
+def test_a_terminal_that_is_closed(tmp_path: Path, url: str) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("search", "tiny", "--trials", "1000", "--storage", url),
         cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
+        env=environment(SECONDS=0.5, TERM="xterm"),
+        preexec_fn=lambda: os.login_tty(theirs),
     )
-    assert json.loads(resumed.stdout)["scored"] == before + 4
+    os.close(theirs)
+    shown = b""
+
+    def at_work() -> bool:
+        nonlocal shown
+        while select.select([ours], [], [], 0)[0]:
+            shown += os.read(ours, 4096)
+        return b"2 running" in shown and scored(url) > 0
+
+    try:
+        until(at_work, process)
+        workers = children_of(process.pid)
+        os.close(ours)  # the kernel sends SIGHUP, and nothing can be shown any more
+        assert process.wait(timeout=60) != 0
+    finally:
+        process.kill()
+        process.wait()
+    check_ended(url, workers)
+
+
+def test_a_full_disk(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger may grow to 400 KB, then the first checkpoint does not fit."""
+    tiny_recipe.install(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
+
+    def small_engine(address: Address) -> Engine:
+        engine = write_engine(address)
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=100"))
+        return engine
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_module, "write_engine", small_engine)
+        result = run("search", "tiny", "--workers", "1", "--storage", url)
+    assert result.exit_code == 1
+    *_, error, advice = result.stderr.splitlines()
+    assert error.endswith("database or disk is full. Nothing of this write was kept; what was written before is intact")
+    assert advice == f"to go on: autodropout resume tiny --storage {url}"
+    assert scored(url) == 4
+    check_ended(url, [])
+    assert json.loads(ok("resume", "--storage", url, "--json"))["updates"] == 2
+
+
+@pytest.mark.slow
+def test_a_real_full_disk(tmp_path: Path) -> None:
+    """A file system of 3 MB, in a namespace of its own; then it is made larger."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    namespace = ["unshare", "-Urm"]
+    mount = f"mount -t tmpfs -o size=3m none {disk}"
+    if not shutil.which("unshare") or subprocess.run([*namespace, "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    tiny = shlex.join(command())
+    script = f"""
+        {mount} && cd {disk} || exit
+        {tiny} search tiny --workers 1; echo "ended with $?"
+        {tiny} status; echo "ended with $?"
+        {tiny} best --out best.json; echo "ended with $?"
+        mount -o remount,size=64m {disk} && {tiny} resume
+    """
+    done = subprocess.run(
+        [*namespace, "sh", "-c", script], env=environment(), capture_output=True, text=True, timeout=120, check=True
+    )
+    assert re.findall(r"^ended with (.)$", done.stdout, re.M) == ["1", "0", "1"]
+    assert "database or disk is full" in done.stderr
+    assert "best.json: No space left on device" in done.stderr
+    assert "scored    4 of 8" in done.stdout
+    assert "out/tiny/report.html" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 def test_the_package_is_a_command(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The command line with a recipe that takes no time: `python tiny_recipe.py search tiny`.
 
-SECONDS in the environment is how long a child takes, BROKEN makes it raise.
+SECONDS in the environment is how long a child takes, LOADING how long a worker takes to load it, BROKEN makes it raise.
 """
 
 import os
@@ -34,6 +34,14 @@ class Training:
 
     def smoke(self) -> "Training":
         return self
+
+    def __reduce__(self) -> object:
+        return _loaded, ()
+
+
+def _loaded() -> Training:
+    time.sleep(float(os.environ.get("LOADING", "0")))
+    return Training()
 
 
 TINY = recipes.Recipe(

@@ -70,6 +70,15 @@ def test_young_studies(tmp_path: Path, space: Space, trials: int) -> None:
     assert ("Nothing has been proposed yet." in page.text) == (trials == 0)
 
 
+def test_words_instead_of_states_and_how_much_is_wanted(tmp_path: Path) -> None:
+    outcomes = [scored(0.5), scored(0.4, stopped=True), failed()]
+    page = read(report_html(write_study(url(tmp_path), outcomes, minibatch=1, waiting=1, attributes={"trials": 1200})))
+    assert "1 waiting, 2 scored and learned from, 1 failed" in page.text
+    assert "2 of 1,200" in page.text
+    assert "group 1, 16x16" in page.text
+    assert "attributes" not in page.text
+
+
 def test_a_study_whose_trials_all_wait_failed_or_diverged(tmp_path: Path) -> None:
     reader = write_study(url(tmp_path), [failed(), diverged(), failed("else")], waiting=3)
     page = read(report_html(reader))
@@ -86,7 +95,7 @@ def test_whatever_a_proposer_records(tmp_path: Path, metrics: dict[str, float]) 
     if not metrics:
         assert "It records nothing." in page.text
     if "something_new" in metrics:
-        assert "something new" in page.text
+        assert "Something new" in page.text
 
 
 @pytest.mark.parametrize("values", [[0.0] * 5, [1e308, -1e308, 0.0], [5e-324] * 2, [1.0, 1.0 + 1e-15], [1e6, 1e6 + 1]])
@@ -114,7 +123,7 @@ def test_equal_failures_are_told_once(tmp_path: Path) -> None:
     page = read(report_html(write_study(url(tmp_path), outcomes)))
     assert page.text.count("same") == 1
     assert "20 \N{MULTIPLICATION SIGN}" in page.text
-    assert "45 trials." in page.text
+    assert "45 trials whose last attempt failed or diverged." in page.text
     assert "And 6 other kinds." in page.text
 
 

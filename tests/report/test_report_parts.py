@@ -70,6 +70,13 @@ def test_ticks_are_round_numbers_and_trials_are_whole() -> None:
     assert [label for side, label in labels if side == "bottom"] == ["0.2", "0.3", "0.4"]
 
 
+def test_one_trial_is_number_1_and_nothing_lies_below_zero() -> None:
+    text = chart("t", [series(0.0)], "x")
+    labels = re.findall(r"<span style=\"(bottom|left):[-\d.]+%\">([^<]*)<", text)
+    assert [label for side, label in labels if side == "left"] == ["1"]
+    assert next(label for side, label in labels if side == "bottom") == "0.00"
+
+
 def test_a_chart_of_nothing_says_so() -> None:
     assert "nothing finite yet" in chart("t", [series(np.nan)], "x")
 
@@ -108,6 +115,28 @@ def test_masks_are_drawn(tmp_path: Path, space: ConvSpace | TransformerSpace) ->
     assert matplotlib.image.imread(tmp_path / "masks.png").std() > 0.1  # not an empty sheet
     with pytest.raises(ValueError, match="nonsense"):
         draw_masks(space.sample(seed=0), tmp_path / "masks.nonsense")
+
+
+@pytest.mark.parametrize("space", [SPACE, TransformerSpace()])
+def test_a_policy_that_drops_nothing_says_so(tmp_path: Path, space: ConvSpace | TransformerSpace) -> None:
+    policy = space.decode((0,) * len(space.tokens))
+    assert {masks.pattern for masks in policy_masks(policy)} == {"no pattern"}
+    draw_masks(policy, tmp_path / "masks.svg")
+    drawn = (tmp_path / "masks.svg").read_text()
+    assert drawn.count("nothing is dropped here") == len(policy_masks(policy))
+    assert "This policy drops nothing." in drawn
+
+
+def test_how_much_a_pattern_drops_is_told() -> None:
+    whole = ConvSpace(groups=((10, 10),)).decode((4, 0, 31, 0, 0, 0, 0, 0))  # 8x8 cells, gaps of one, 32 times
+    (masks,) = policy_masks(whole)
+    found = re.search(r"drops (\d+)% of a map it hits", masks.pattern)
+    assert found is not None
+    assert abs(int(found[1]) / 100 - 64 / 81) < 0.05  # the share of a tiling without end
+    space = TransformerSpace(sites=("attention.query",))
+    sizes, strides = (token.values for token in space.tokens[:2])
+    (masks,) = policy_masks(space.decode((sizes.index(20), strides.index(5), 0, 0)), rate=0.25)
+    assert masks.pattern.endswith("drops 20% at rate 0.25")
 
 
 def test_studies_with_any_name_are_compared(tmp_path: Path) -> None:

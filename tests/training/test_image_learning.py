@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def test_uda_with_50_labels_beats_50_labels_alone() -> None:
     for seed in range(5):
         pictures = Pictures(name="digits", train=50, validation=400, size=12, seed=seed)
         alone = replace(DIGITS, pictures=pictures, resolution=12, steps=200, batch=25, average=0.98)
-        shared = {name: getattr(alone, name) for name in alone.__slots__}
+        shared = {field.name: getattr(alone, field.name) for field in fields(alone)}
         uda = SemiSupervisedTraining(**shared, method=Uda(), ratio=3)
         gains.append(uda.fit(None, 0.0, seed).reward - alone.fit(None, 0.0, seed).reward)
     assert min(gains) > 0, gains
@@ -77,7 +77,7 @@ def test_cifar10_is_learned_and_better_with_augmentation() -> None:
 
 FULL_SIZE = """
 import json, sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 import torch
 from autodropout.data import Labelled, Splits, cifar10
@@ -113,7 +113,7 @@ def test_a_full_size_wrn_28_10_is_killed_and_resumes_to_the_same_loss(tmp_path: 
         assert victim.poll() is None, "it ended before its first checkpoint"
         time.sleep(0.1)
     victim.send_signal(signal.SIGKILL)
-    victim.wait()
+    victim.communicate()
     resumed, _ = start(folder).communicate(timeout=600)
     assert "train_loss" in whole
     assert resumed == whole

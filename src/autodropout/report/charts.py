@@ -107,8 +107,10 @@ def _legend(series: Sequence[Series]) -> str:
 
 
 def _widened(low: float, high: float, margin: float) -> tuple[float, float]:
+    if low == high == 0:
+        return 0.0, 1.0  # most often a share or a count: they have no negative values
     if low == high:
-        half = abs(low) / 2 or 0.5
+        half = abs(low) / 2 or 0.5  # half of the smallest number is none
         return low - half, high + half
     return low - margin * (high - low), high + margin * (high - low)
 
@@ -124,5 +126,5 @@ def _ticks(low: float, high: float, most: int, whole: bool = False) -> list[tupl
     step = min((b - a for a, b in pairwise(inside)), default=abs(low) or 1.0)
     if max(map(abs, inside)) >= 1e6 or step < 1e-6:
         return [(tick, f"{tick:.4g}") for tick in inside]
-    decimals = next(places for places in range(8) if math.isclose(round(step, places), step, rel_tol=1e-6))
+    decimals = 0 if whole else next(n for n in range(8) if math.isclose(round(step, n), step, rel_tol=1e-6))
     return [(tick, f"{tick:.{decimals}f}") for tick in inside]

@@ -27,8 +27,17 @@ from autodropout.spaces.atomic import write_atomically
 
 _SECURITY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
+_STATES = {  # for those who have not read the code
+    State.WAITING: "waiting",
+    State.RUNNING: "running",
+    State.FINISHED: "scored and not yet learned from",
+    State.APPLIED: "scored and learned from",
+    State.STOPPED: "stopped early and not yet learned from",
+    State.FAILED: "failed",
+}
+
 _CURVES = (  # title, and the metrics it shows with their names
-    ("Reward of an update's trials", {"mean_value": "mean", "baseline": "baseline"}),
+    ("Reward", {"mean_value": "mean of the trials", "baseline": "baseline"}),
     ("Entropy of a proposal, in nats", {"entropy": "entropy"}),
     ("Effective sample size", {"effective_size": "effective sample size"}),
     ("Share of clipped importance weights", {"clip_share": "clip share"}),
@@ -67,14 +76,16 @@ def report_html(study: Reader, address: Address | None = None) -> str:
 def _head(study: Reader, history: History, address: Address | None) -> str:
     info, best, rate, owner = study.info, study.best(), study.per_minute(), study.owner()
     scored = len(history.scored)
+    wanted = info.attributes.get("trials")
     numbers = {
         "best score": "-" if best is None else f"{best.value:.6g}",
-        "scored trials": f"{scored:,}",
+        "scored trials": f"{scored:,} of {wanted:,}" if isinstance(wanted, int) and wanted >= scored else f"{scored:,}",
         "waiting or running": f"{history.count(*PENDING):,}",
         "failed": f"{history.count(State.FAILED):,}",
         "scored a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
-    states = ", ".join(f"{count:,} {state.name.lower()}" for state in State if (count := history.count(state)))
+    states = ", ".join(f"{count:,} {said}" for state, said in _STATES.items() if (count := history.count(state)))
+    others = {name: value for name, value in info.attributes.items() if value not in (None, False) and name != "trials"}
     facts = (
         ("space", info.space.describe()),
         ("proposer", info.proposer),
@@ -85,7 +96,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         ("driven by", "nobody at the moment" if owner is None else str(owner)),
         ("created", "-" if info.created is None else f"{info.created:%Y-%m-%d %H:%M} UTC"),
         ("ledger", "" if address is None else str(address)),
-        ("attributes", ", ".join(f"{name}: {value}" for name, value in info.attributes.items() if value is not None)),
+        ("attributes", ", ".join(f"{name}: {value}" for name, value in others.items())),
     )
     cards = "".join(f"<div><b>{escape(text)}</b><span>{escape(what)}</span></div>" for what, text in numbers.items())
     rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in facts if text)
@@ -136,7 +147,7 @@ def _proposer_section(updates: Sequence[Update]) -> str:
         return f'{title}<p class="none">It has not learned yet.</p>'
     known = {name for _, names in _CURVES for name in names}
     recorded = list(dict.fromkeys(name for update in updates for name in update.metrics))
-    curves = [*_CURVES, *((name.replace("_", " "), {name: name}) for name in recorded if name not in known)]
+    curves = [*_CURVES, *((_title(name), {name: name}) for name in recorded if name not in known)]
     x = np.array([update.version for update in updates], dtype=np.float64)
     drawn = []
     for caption, names in curves:
@@ -152,6 +163,10 @@ def _proposer_section(updates: Sequence[Update]) -> str:
         if drawn
         else f'{title}<p class="none">It records nothing.</p>'
     )
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _versions_section(study: Reader) -> str:

@@ -1,7 +1,9 @@
 """Plots as files, by matplotlib."""
 
+import io
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -9,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from autodropout.report.history import History
+from autodropout.spaces.atomic import write_atomically
 
 
 def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -21,7 +24,9 @@ def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str]
         best = history.best_so_far()
         scored = np.arange(1, len(best) + 1)
         last = f"{best[-1]:.4g} after {len(best)}" if len(best) and np.isfinite(best[-1]) else "no score yet"
-        axes.step(scored, best, where="post", label=f"{last}: {name} ({history.info.proposer})", linewidth=1.8)
+        label = f"{last}: {name} ({history.info.proposer})"  # the name not first: matplotlib hides those with a _
+        (line,) = axes.step(scored, best, where="post", label=label, linewidth=1.8)
+        axes.plot(scored[-1:], best[-1:], "o", markersize=4, color=line.get_color())  # a single trial is seen, too
     axes.set_xlabel("scored trials, in the order in which they finished")
     axes.set_ylabel("best score so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -30,4 +35,14 @@ def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str]
     legend = figure.legend(frameon=False, loc="outside upper left")
     for text in legend.get_texts():
         text.set_parse_math(False)  # a name may have a $
-    figure.savefig(path, dpi=150, facecolor="white")
+    save_figure(figure, path, dpi=150)
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str] | IO[bytes], dpi: int) -> None:
+    """Write a figure in the format of the file's suffix, whole or not at all; or as PNG into an open file."""
+    if not isinstance(path, str | os.PathLike):
+        figure.savefig(path, dpi=dpi, bbox_inches="tight", facecolor="white")
+        return
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi, bbox_inches="tight", facecolor="white", format=Path(path).suffix[1:] or "png")
+    write_atomically(Path(path), drawn.getvalue())

@@ -14,7 +14,7 @@ from autodropout.search.reading import Reader
 from autodropout.search.records import Trial
 from autodropout.search.states import PENDING, State
 from autodropout.search.url import Address
-from autodropout.spaces import Token
+from autodropout.spaces import ConvSpace, Space, Token
 from autodropout.spaces.patterns import TokenValue
 
 WINDOWS = 48  # at most so many columns in a heat map
@@ -33,17 +33,18 @@ def tokens_section(history: History) -> str:
     shares = token_shares(history)
     windows = shares[0].shape[1]
     said = (
-        f"One map a token, a value of it on each line, first trials on the left: {_many(len(history), 'trial')} in "
-        f"{_many(windows, 'window')}. The fuller the colour, the more often the value was proposed; above each map the "
-        "commonest of the last window."
+        f"A map for each token: its values from bottom to top, {_many(len(history), 'trial')} from left to right in "
+        f"{_many(windows, 'column')}. The fuller the colour, the more often the value was proposed; above each map the "
+        "commonest value of the last column."
     )
     places: dict[str, list[str]] = defaultdict(list)
     for token, share in zip(tokens, shares, strict=True):
         place, _, name = token.name.rpartition(".")
         places[place].append(_heat_map(name, token, share))
+    said_of = _places(history.info.space)
     kind = "places narrow" if max(map(len, places.values())) <= 4 else "places"
     maps = "".join(
-        f'<section><h3>{escape(place)}</h3><div class="maps">{"".join(drawn)}</div></section>'
+        f'<section><h3>{escape(said_of.get(place, place))}</h3><div class="maps">{"".join(drawn)}</div></section>'
         for place, drawn in places.items()
     )
     return f'{title}<p class="dim">{said}</p>\n<div class="{kind}">{maps}</div>'
@@ -64,6 +65,12 @@ def token_shares(history: History) -> list[Floats]:
     return shares
 
 
+def _places(space: Space) -> dict[str, str]:
+    """The names of groups as people write them, with the size of their maps."""
+    groups = space.groups if isinstance(space, ConvSpace) else ()
+    return {f"group{n}": f"group {n}, {height}x{width}" for n, (height, width) in enumerate(groups, start=1)}
+
+
 def _heat_map(name: str, token: Token, share: Floats) -> str:
     common = int(share[:, -1].argmax())
     texts = [_text(value) for value in reversed(token.values)]
@@ -71,7 +78,7 @@ def _heat_map(name: str, token: Token, share: Floats) -> str:
     labels = "".join(f"<span>{escape(text)}</span>" for text in (texts if few else (texts[0], texts[-1])))
     # The root, since 1 in 32 should be seen too.
     drawn = picture(np.sqrt(share[::-1]), _BLUE, f"how often each value of {token.name} was proposed")
-    caption = f"{escape(name)} <small>{escape(_text(token.values[common]))} {share[common, -1]:.0%}</small>"
+    caption = f"{escape(name)} <small>{escape(_text(token.values[common]))}: {share[common, -1]:.0%}</small>"
     return (
         f'<figure><figcaption>{caption}</figcaption><div class="map">'
         f'<div class="values{"" if few else " ends"}">{labels}</div>{drawn}</div></figure>'
@@ -118,7 +125,8 @@ def policies_section(history: History) -> str:
         return f'{title}<p class="none">No trial has a score of its own yet.</p>'
     said = (
         "By the best single score. A score is one training run: the best of many is partly luck, so train the first "
-        "few again, with other seeds, before you believe their order. Dark cells are dropped."
+        "few again, with other seeds, before you believe their order. The panels are maps that a pattern hits; filled "
+        "cells are dropped."
     )
     return f'{title}<p class="dim">{said}</p>\n' + "\n".join(_policy(history, entry) for entry in ranked)
 
@@ -129,12 +137,13 @@ def _policy(history: History, entry: Ranked) -> str:
     rows = "".join(_masks_row(masks) for masks in policy_masks(policy))
     return (
         f'<article class="policy"><h3>{entry.values.max():.6g} <span class="dim">trial {entry.trial}{times}</span></h3>'
-        f"{rows}<details><summary>as a file</summary><pre>{escape(policy.to_json())}</pre></details></article>"
+        f"{rows}<details><summary>the policy as a file</summary><pre>{escape(policy.to_json())}</pre></details>"
+        "</article>"
     )
 
 
 def _masks_row(masks: Masks) -> str:
-    words = f'<div class="row">{escape(masks.place)}: {escape(masks.pattern)}'
+    words = f'<div class="row"><b>{escape(masks.place)}</b> {escape(masks.pattern)}'
     if not len(masks.panels):
         return f"{words}</div>"
     panels, height, width = masks.panels.shape
@@ -161,7 +170,7 @@ def failures_section(study: Reader, history: History, address: Address | None) -
     shown = sorted(found.values(), key=len, reverse=True)
     less = f", of which the newest {FAILURES:,} were read" if len(numbers) > FAILURES else ""
     more = f'<p class="dim">And {len(shown) - DISTINCT} other kinds.</p>' if len(shown) > DISTINCT else ""
-    said = f'<p class="dim">{_many(len(numbers), "trial")}{less}.</p>\n'
+    said = f'<p class="dim">{_many(len(numbers), "trial")} whose last attempt failed or diverged{less}.</p>\n'
     return title + said + "\n".join(_failure(trials, address) for trials in shown[:DISTINCT]) + more
 
 

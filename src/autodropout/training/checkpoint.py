@@ -36,7 +36,7 @@ def save(path: Path, state: Any) -> None:
         OSError: it could not be written; what was at `path` before is still there.
     """
     parts = pack(state)
-    partial = path.with_name(f".{path.name}-{secrets.token_hex(8)}.tmp")  # beside it: renaming must not cross disks
+    partial = path.with_name(f".autodropout-{secrets.token_hex(8)}.tmp")  # beside it: renaming must not cross disks
     try:
         with partial.open("xb") as file:
             file.writelines(parts)
@@ -70,7 +70,7 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._lock = _lock(folder / ".lock")
-        for path in folder.glob(".checkpoint-*.tmp"):  # left by a process that was killed
+        for path in folder.glob(".autodropout-*.tmp"):  # left by a process that was killed
             path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

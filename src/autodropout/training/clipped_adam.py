@@ -1,10 +1,11 @@
 """Adam with gradients clipped to a norm, which leaves the weights alone where a gradient is not finite.
 
 A policy may drop the whole skip input of a word. What its normalization is then given is small, and it makes the
-gradient larger by as much; some words meet that in many layers of one pass. In the 16-layer Transformer-XL with fresh
-weights, two of three random policies gave gradients of norm 1e6 to 1e37 or beyond float32, while the loss was an
-ordinary one. Clipping deals with the large ones; a step with one that is not finite is left out, as loss scaling in
-float16 has it, rather than ending a training that goes well.
+gradient larger by as much; some words meet that in many layers of one pass. On the 16-layer Transformer-XL with fresh
+weights, 12 of 24 random policies at rate 0.2 gave a first gradient (3 rows of 70 words) of norm 1e5 to 1e18, or, 6 of
+them, beyond float32; all 12 drop whole words (`share_c`) from a skip input. The losses were ordinary. Clipping deals
+with large gradients; a step with one that is not finite is left out, as loss scaling in float16 has it, rather than
+ending a training that may go well.
 """
 
 import torch

@@ -80,5 +80,7 @@ def begun(target: Tensor) -> Tensor:
 
 
 def moved(tokens: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for it."""
-    return tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens.to(device)
+    """Rows on the device, without waiting for it. Each batch has a shape of its own: compiled code shall expect that."""
+    there = tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens.to(device)
+    torch._dynamo.maybe_mark_dynamic(there, (0, 1))
+    return there

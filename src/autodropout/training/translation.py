@@ -166,7 +166,7 @@ class TranslationTraining:
                 for step in loop:
                     source, target, counted = batch(data.train, batches(step), run.where)
                     with run.autocast():
-                        loss = forward(source, begun(target), target) * (world().size / counted)
+                        loss = forward(source, target) * (world().size / counted)
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
@@ -240,8 +240,8 @@ class Objective(nn.Module):
         self.model = model
         self.smoothing = smoothing
 
-    def forward(self, source: Tensor, told: Tensor, target: Tensor) -> Tensor:
-        return summed_loss(self.model(source, told), target, self.smoothing)
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        return summed_loss(self.model(source, begun(target)), target, self.smoothing)
 
 
 def batch(pairs: Pairs, chosen: Tensor, device: torch.device) -> tuple[Tensor, Tensor, int]:

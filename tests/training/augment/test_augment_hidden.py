@@ -269,7 +269,7 @@ class TestOnRealModels:
 
 def test_mistakes() -> None:
     model = Chain()
-    for places in ((), ("third",), ("",)):
+    for places in ((), ("third",), ("",), ("first", "first")):
         with pytest.raises(ValueError, match="places must name modules"):
             ManifoldMixup(6, model, places)
     with pytest.raises(ValueError, match="weight must lie in"):

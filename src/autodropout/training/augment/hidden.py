@@ -35,6 +35,10 @@ class Exchange:
         self.asked: tuple[Tensor, tuple[Tensor, ...]] | None = None  # for the next forward
         self.now: tuple[Tensor, tuple[Tensor, ...]] | None = None  # for the forward under way, or the last one
 
+    @property
+    def taken(self) -> bool:
+        return self.asked is None
+
 
 def on_model(module: nn.Module, args: Any) -> None:
     """Forward pre-hook of the model as a whole."""
@@ -58,7 +62,7 @@ class _Hidden:
         model = unwrap(model)
         modules = dict(model.named_modules())
         unknown = [name for name in places if name not in modules or not name]
-        if unknown or not places:
+        if unknown or not places or len(set(places)) < len(places):
             raise ValueError(f"places must name modules inside the model, got {places!r}")
         if any(KEY in module.__dict__ for module in modules.values()):
             raise ValueError("this model is mixed inside already: remove() that mix first")
@@ -77,7 +81,7 @@ class _Hidden:
             raise RuntimeError("this mix was removed from its model")
         self._exchange.asked = (order, keeps)
         logits: Tensor = model(images)
-        if self._exchange.asked is not None:
+        if not self._exchange.taken:
             self._exchange.asked = None
             raise ValueError("the model that was called is not, and does not contain, the model this mix was made for")
         return logits
