@@ -18,7 +18,7 @@ from autodropout.training.descent import Schedule
 from autodropout.training.ema import MovingAverage
 from autodropout.training.feed import Feed
 from autodropout.training.judging import accuracies
-from image_files_tools import tiny_imagenette
+from tiny_images import tiny_imagenette
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from autodropout.training import Cosine, FixRes, ImageTraining, Pictures, Run, S
 from autodropout.training import images as module
 from autodropout.training.augment import MIXES
 from autodropout.training.run import Scores
-from image_files_tools import tiny_imagenette
+from tiny_images import tiny_imagenette
 
 PICTURES = Pictures(name="digits", train=100, validation=100, size=12)
 TRAINING = ImageTraining(

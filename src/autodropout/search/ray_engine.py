@@ -74,8 +74,8 @@ class RayEngine:
             None: as many as fit into the nodes that are there.
         deadline: seconds for each trial of a job.
         judge: early stopping, if wanted.
-        cpus_per_child: how many of a node's CPUs a child takes; its threads follow (OMP_NUM_THREADS).
-        gpus_per_child: how many GPUs it takes, and sees; a share below 1 lets several have one together.
+        cpus_per_child: how many of a node's CPUs a child takes; Ray sets OMP_NUM_THREADS by it, unless that is set.
+        gpus_per_child: how many GPUs it takes, and sees; a share below 1 lets several have one together. 0: it sees none.
         most: no more actors than this: more would have nothing to do.
         address: of a cluster; None: that in RAY_ADDRESS, or Ray is started for this machine alone.
     """
@@ -105,6 +105,8 @@ class RayEngine:
         try:
             if self._cluster.started and not self._cluster.places(self._cpus, self._gpus):
                 raise ValueError(f"this machine has no {self._needs()}, which a child shall have")
+            if not self._gpus and self._cluster.has_gpus():
+                log.warning("The Ray cluster has GPUs, and children see none of them: say gpus_per_child, or --gpus")
             self._child = ray.put(pickled)
         except BaseException:
             self._cluster.close()
@@ -187,7 +189,9 @@ class RayEngine:
 
     def _hire(self) -> None:
         path = [folder or os.getcwd() for folder in sys.path]
-        actor = self._actor_class().remote(self._child, self._deadline, self._judge is not None, path)
+        actor = self._actor_class().remote(
+            self._child, self._deadline, judged=self._judge is not None, path=path, gpus=self._gpus > 0
+        )
         post = _Post(actor, actor.life.remote())
         with self._lock:
             self._posts.append(post)

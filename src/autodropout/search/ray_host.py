@@ -20,8 +20,10 @@ from autodropout.search.seat import TICK_SECONDS, Question, Seat
 class Host:
     """Two threads: one is in `life` for ever, the other in one of the rest. When the actor ends, so does the worker."""
 
-    def __init__(self, child: bytes, deadline: float | None, judged: bool, path: Sequence[str]) -> None:
+    def __init__(self, child: bytes, deadline: float | None, judged: bool, path: Sequence[str], gpus: bool) -> None:
         """`path` is the driver's `sys.path`: what of it is on this node too, modules may be imported from."""
+        if not gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides from an actor what is others', if it has any itself
         sys.path += [folder for folder in path if folder not in sys.path and os.path.exists(folder)]
         self._child = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the actor
         self._child.write(child)

@@ -62,8 +62,15 @@ class Connection:
 
     def places(self, cpus: float, gpus: float) -> int:
         """How many children fit into the nodes that are there now, were nobody else on them."""
+        return sum(_places(resources, cpus, gpus) for resources in self._nodes())
+
+    def has_gpus(self) -> bool:
+        return any(resources.get("GPU", 0) for resources in self._nodes())
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """The resources of each."""
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        return sum(_places(node["Resources"], cpus, gpus) for node in nodes if node["Alive"])
+        return [node["Resources"] for node in nodes if node["Alive"]]
 
     def close(self) -> None:
         """Leave the cluster; end the one that we started. A cluster that was there before us is left alone."""
@@ -100,6 +107,7 @@ def _alone() -> Iterator[None]:
         "RAY_AUTH_TOKEN": _token(),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # its name for: use loopback and nothing else, on any system
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as newer versions do without being told; a host hides GPUs itself
     }
     before = {name: os.environ.get(name) for name in names}
     os.environ |= names
