@@ -17,14 +17,11 @@ Judged without noise: `best` is the true value of the policy with the best noisy
 proposals; random's best decile starts near .776. Gains over random are paired by seed, with their standard error.
 """
 
-import argparse
 import json
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +30,7 @@ import torch
 from autodropout.controller import FAST, PAPER, PROPOSERS, Controller, Settings, Weighting, make_proposer
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.spaces import ConvSpace
+from recording import facts, options, write
 
 SPACE = ConvSpace(groups=((32, 32), (16, 16), (8, 8)))
 CHOICES = np.array([len(token.values) for token in SPACE.tokens])
@@ -177,25 +175,15 @@ def spread(values: list[float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--smoke", action="store_true", help="two seeds and 64 trials of each case, to see that it runs"
-    )
+    parser = options(__doc__, "results/landscape.json", smoke="two seeds and 64 trials of each case")
     parser.add_argument("--seeds", type=int, default=20, help="for the proposers")
     parser.add_argument(
         "--few", type=int, default=4, help="seeds for weights and learning rates, and the longest studies"
     )
-    parser.add_argument("--out", type=Path, default=Path("results/landscape.json"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {
-        "what": "proposers on synthetic landscapes, judged by noiseless value; errors are standard errors",
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, 1 thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        "rows": [],
-    }
+    what = "proposers on synthetic landscapes, judged by noiseless value; errors are standard errors"
+    record = facts(what, ("torch", "numpy"), f"{platform.machine()}, 1 thread") | {"rows": []}
     if args.out.exists() and not args.smoke:
         record["rows"] = json.loads(args.out.read_text())["rows"]
     known = {(row["C"], row["trials"], row["proposer"]) for row in record["rows"]}
@@ -214,7 +202,7 @@ def main() -> None:
             flush=True,
         )
         if not args.smoke:
-            args.out.write_text(json.dumps(record, indent=1) + "\n")  # after each row: a long run may be cut short
+            write(record, args.out)  # after each row: a long run may be cut short
     print(f"\neach seed's values: {args.out}")
 
 

@@ -8,15 +8,11 @@ hits all; ratios are medians of the per-round ratios. Memory held is what stays 
 included, input not.
 """
 
-import argparse
 import gc
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 
 import torch
 import torchvision
@@ -33,6 +29,7 @@ from autodropout.layers import (
     StochasticDepth,
 )
 from autodropout.spaces import ConvPattern, SequencePattern
+from recording import facts, options, write
 
 RATE = 0.2
 
@@ -115,27 +112,17 @@ def measure(layers: dict[str, nn.Module], shape: tuple[int, ...], rounds: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small shapes and few rounds, to see that it runs")
+    parser = options(__doc__, "results/layers-cpu.json", smoke="small shapes and few rounds")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--out", type=Path, default=Path("results/layers-cpu.json"))
     args = parser.parse_args()
     torch.manual_seed(0)
     rounds = 3 if args.smoke else args.rounds
     shapes = [("ConvNet", CONV, (128, 64, 32, 32)), ("sequence", SEQUENCE, (16, 512, 1024))]
     if args.smoke:
         shapes = [(kind, layers, tuple(max(8, s // 8) for s in shape)) for kind, layers, shape in shapes]
-    record = {
-        "what": f"forward + backward, float32, rate {RATE}, {rounds} interleaved rounds",
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        "results": [],
-    }
+    what = f"forward + backward, float32, rate {RATE}, {rounds} interleaved rounds"
+    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    record = facts(what, ("torch", "torchvision"), machine) | {"results": []}
     for kind, layers, shape in shapes:
         rows = measure(layers, shape, rounds)
         record["results"].append({"kind": kind, "shape": shape, "layers": rows})
@@ -146,8 +133,7 @@ def main() -> None:
             print(
                 f"{name:32}{row['median_ms']:>9.1f}{row['to_dropout']:>11.2f}{block:>15}{row['held_bytes_per_element']:>13.2f}"
             )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    write(record, args.out)
     print(f"\nraw times: {args.out}")
 
 

@@ -9,30 +9,21 @@ controller with its optimizer (3.7 MB). Without --postgresql a server is started
 The ratio of end to start is given in wall time, which others on the same disk disturb, and in this process's CPU time.
 """
 
-import argparse
-import json
 import os
-import platform
 import random
 import resource
-import sqlite3
 import statistics
-import sys
-import tempfile
 import time
 import uuid
-from contextlib import ExitStack, nullcontext
-from datetime import date
+from contextlib import nullcontext
 from pathlib import Path
-
-import psycopg
-import sqlalchemy
 
 from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposal
 from autodropout.search.records import Outcome, StudyInfo
 from autodropout.search.states import State
 from autodropout.spaces import ConvSpace
+from recording import Table, databases, facts, options, write
 
 SPACE = ConvSpace(groups=((56, 56), (28, 28), (14, 14), (7, 7)))  # ResNet-50's: 32 tokens
 MINIBATCH = 16
@@ -101,25 +92,14 @@ def reopened(url: str, info: StudyInfo, trials: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="a few hundred trials, to see that it runs")
+    parser = options(__doc__, "results/ledger.json", smoke="a few hundred trials")
     parser.add_argument("--postgresql", metavar="URL", help="an empty database on a server that is there already")
-    parser.add_argument("--out", type=Path, default=Path("results/ledger.json"))
     args = parser.parse_args()
     trials, in_flight = (512, 128) if args.smoke else (16_384, 4_096)
-    record: dict[str, object] = {
-        "what": f"{trials} trials, {in_flight} in flight, an update every {MINIBATCH}",
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "load_at_start": round(os.getloadavg()[0], 2),  # fsync and CPU are shared: a busy machine multiplies the times
-        "versions": {
-            "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
-            "sqlalchemy": sqlalchemy.__version__,
-            "psycopg": psycopg.__version__,
-        },
-    }
-    rows: list[dict[str, object]] = []
+    record = facts(
+        f"{trials} trials, {in_flight} in flight, an update every {MINIBATCH}", ("sqlite", "sqlalchemy", "psycopg")
+    )
+    print(record["what"])
     columns = (
         "seconds",
         "trials_per_s",
@@ -129,36 +109,22 @@ def main() -> None:
         "read_all_trials_s",
         "file_mb",
     )
-    print(f"{record['what']}\n{'':38}" + "".join(f"{name:>19}" for name in columns))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=".")))
-        server = None if args.postgresql else stack.enter_context(temporary_server())
+    table = Table(columns, label=38)
+    rows: list[dict[str, object]] = []
+    with databases(args.postgresql) as new:
         for checkpoint in (1024, CONTROLLER):
             for together in (False, True):
-                path = folder / f"{uuid.uuid4().hex}.db"
-                urls = {"SQLite": f"sqlite:///{path}"}
-                if args.postgresql or server:
-                    urls["PostgreSQL"] = args.postgresql or server.create(uuid.uuid4().hex)
-                for kind, url in urls.items():
+                for kind, url in new().items():
                     row = {"database": kind, "checkpoint_bytes": checkpoint, "one_transaction_per_step": together}
                     row |= run(url, trials, in_flight, checkpoint, together)
+                    path = Path(url.removeprefix("sqlite:///"))
                     row["file_mb"] = round(path.stat().st_size / 1e6, 1) if kind == "SQLite" else None
                     rows.append(row)
-                    label = f"{kind}, {checkpoint} B, {'1 commit' if together else '4 commits'}/step"
-                    print(f"{label:38}" + "".join(f"{row[name] or '':>19}" for name in columns), flush=True)
+                    table.row(f"{kind}, {checkpoint} B, {'1 commit' if together else '4 commits'}/step", row)
     record["results"] = rows
     record["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+    write(record, args.out)
     print(f"\nwritten to {args.out}")
-
-
-def temporary_server():
-    """The tests' own PostgreSQL server, with writes that reach the disk."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from ledger_server import running_server
-
-    return running_server(fsync=True)
 
 
 if __name__ == "__main__":

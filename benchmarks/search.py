@@ -11,21 +11,16 @@ machine do not disturb, and in wall time. The goals: 360 s, 1 GiB, 1.2, 2 s to r
 
 import argparse
 import json
-import os
-import platform
 import random
 import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from datetime import date
+from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
@@ -36,6 +31,7 @@ from autodropout.search.records import StudyInfo
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace
 from autodropout.study import restore
+from recording import Table, databases, facts, options, write
 
 SPACE = ConvSpace(groups=((56, 56), (28, 28), (14, 14), (7, 7)))  # ResNet-50's: 32 tokens
 MINIBATCH = 16
@@ -155,23 +151,19 @@ def in_its_own_process(url: str, proposer: str, trials: int, in_flight: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="a few hundred trials, to see that it runs")
+    parser = options(__doc__, "results/search.json", smoke="a few hundred trials")
     parser.add_argument("--postgresql", metavar="URL", help="an empty database on a server that is there already")
-    parser.add_argument("--out", type=Path, default=Path("results/search.json"))
     parser.add_argument("--case", action="store_true", help=argparse.SUPPRESS)  # one case from standard input
     args = parser.parse_args()
     if args.case:
         print(json.dumps(one_case(**json.load(sys.stdin))))
         return
     trials, in_flight = (512, 128) if args.smoke else (16_384, 4_096)
-    record: dict[str, object] = {
-        "what": f"{trials} trials, {in_flight} in flight, an update every {MINIBATCH}, {len(SPACE.tokens)} tokens",
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-    rows: list[dict[str, object]] = []
+    record = facts(
+        f"{trials} trials, {in_flight} in flight, an update every {MINIBATCH}, {len(SPACE.tokens)} tokens",
+        ("torch", "sqlite", "sqlalchemy", "psycopg"),
+    )
+    print(record["what"])
     columns = (
         "seconds",
         "driver_cpu_seconds",
@@ -180,30 +172,16 @@ def main() -> None:
         "reopen_half_way_s",
         "reopen_finished_s",
     )
-    print(f"{record['what']}\n{'':30}" + "".join(f"{name:>19}" for name in columns))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=".")))
-        server = None if args.postgresql else stack.enter_context(temporary_server())
+    table = Table(columns, label=30)
+    rows: list[dict[str, object]] = []
+    with databases(args.postgresql) as new:
         for proposer in PROPOSERS:
-            urls = {"SQLite": f"sqlite:///{folder}/{uuid.uuid4().hex}.db"}
-            if args.postgresql or server:
-                urls["PostgreSQL"] = args.postgresql or server.create(uuid.uuid4().hex)
-            for kind, url in urls.items():
+            for kind, url in new().items():
                 row = {"proposer": proposer, "database": kind, **in_its_own_process(url, proposer, trials, in_flight)}
                 rows.append(row)
-                print(f"{proposer + ', ' + kind:30}" + "".join(f"{row[name]:>19}" for name in columns), flush=True)
-    record["results"] = rows
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(record, indent=1) + "\n")
+                table.row(f"{proposer}, {kind}", row)
+    write(record | {"results": rows}, args.out)
     print(f"\nwritten to {args.out}")
-
-
-def temporary_server():
-    """The tests' own PostgreSQL server, with writes that reach the disk."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from ledger_server import running_server
-
-    return running_server(fsync=True)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
-"""What a policy costs in a whole training step: forward, backward, optimizer.
+"""What a policy costs in training: whole steps with nothing, with nn.Dropout, with a full policy at the same sites.
 
-    python benchmarks/training.py [--device cuda] [--smoke] [--out results/training-cpu.json]
+    python benchmarks/training.py [--smoke] [--rounds 12] [--out results/training-cpu.json]
+    python benchmarks/training.py --cuda [--out results/training-cuda.json]    # also what data and augmentation take
 
-Three models, each without anything, with torch's own dropout at every site a policy can reach, and with a policy that
-uses every one of them with the costliest pattern. Rounds are interleaved, so that a slow moment of the machine hits
-all; a ratio is the median over rounds. The goal: the policy adds at most 1.5 times what dropout adds.
-
-On CUDA (bfloat16, channels_last; eager, and compiled) also what data and augmentation take of a step, at most 5%:
-uint8 images on the device, indexed and augmented, against the whole step that follows.
+A step is forward, backward and SGD on random data. Rounds are interleaved over the variants, so that a slow moment of
+the machine hits all; the overhead of a variant is its time less that of "nothing" in the same round. "nn.Dropout" is
+torch's own function at exactly the sites of the policy: main branches and shortcuts of a ConvNet, all eleven sites of a
+Transformer layer. The policy has a pattern at each of them, drawn per channel, rotated and sheared: none costs more.
 """
 
 import argparse
+import itertools
 import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -25,249 +26,250 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import autodropout as ad
-from autodropout.data import Labelled
-from autodropout.layers.baselines import Baseline
+from autodropout.data import Labelled, Splits
+from autodropout.layers import Baseline
 from autodropout.models import image_model
-from autodropout.models.transformer_xl import TransformerXL
-from autodropout.recipes.language import TRANSFORMER_XL
-from autodropout.spaces import TRANSFORMER_SITES, ConvPattern, SequencePattern
-from autodropout.training.feed import Feed
-from autodropout.training.pictures import Pictures
+from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize
+from autodropout.recipes import images as recipes
+from autodropout.spaces import TRANSFORMER_SITES, ConvGroup
+from autodropout.training import Run
+from autodropout.training.images import ImageTraining, Learner
 
 RATE = 0.2
-CONV_PATTERN = ConvPattern(
-    size=2, stride=2, repeat=4, share_c=False, residual=True, rotate=75, shear_x=0.55, shear_y=0.55
-)
-TEXT_PATTERN = SequencePattern(size=20, stride=10, share_t=False, share_c=False)
-VOCABULARY, SEGMENT = 10_000, 70
+LIMIT = 1.5  # of a policy's overhead to nn.Dropout's
+CONVNET_ROLES = ("main", "shortcut", "identity")
+Step = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class TorchDropout:
-    """What `nn.Dropout` does, as a rule; its rate is a plain number."""
+class NnDropout:
+    """torch's own as a rule. Its rate is a Python float, so all sites have one; the cost does not depend on it."""
 
     def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
         return F.dropout(h, RATE)
 
 
-EVERYWHERE = Baseline("torch dropout", TorchDropout(), ("main", "shortcut", "identity"), TRANSFORMER_SITES)
+NN_DROPOUT = Baseline("nn.Dropout", NnDropout(), CONVNET_ROLES, TRANSFORMER_SITES)
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    build: Callable[[], nn.Module]
-    example: Callable[[int], Tensor]  # of so many samples
-    batch: int
-    cuda_batch: int
-
-
-def cases(smoke: bool) -> list[Case]:
-    wide = Case("WRN-28-2, 32x32", lambda: image_model("wrn-28-2", 10), lambda n: torch.randn(n, 3, 32, 32), 32, 128)
-    if smoke:
-        return [Case("WRN-10-1, 16x16", lambda: image_model("wrn-10-1", 10), lambda n: torch.randn(n, 3, 16, 16), 4, 4)]
-    return [
-        wide,
-        Case(
-            "ResNet-50, 224x224", lambda: image_model("resnet50", 1000), lambda n: torch.randn(n, 3, 224, 224), 8, 256
-        ),
-        Case("Transformer-XL of PTB's size", lambda: Language(), words, 4, 16),
-    ]
-
-
-class Language(nn.Module):
-    """Transformer-XL on a segment with a full memory, down to the scores of the next words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = TransformerXL(VOCABULARY, TRANSFORMER_XL)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        memory = self.inner.blank_memory(len(tokens))
-        hidden, _ = self.inner(tokens, memory)
-        return self.inner.logits(self.inner.softmax_dropout(hidden)).flatten(0, 1)  # (N T, words)
-
-
-def words(samples: int) -> Tensor:
-    return torch.randint(VOCABULARY, (samples, SEGMENT))
-
-
-def worst_policy(model: nn.Module, example: Tensor) -> ad.Policy:
-    space = ad.space(model, example)
+def full_policy(space: ad.ConvSpace | ad.TransformerSpace) -> ad.Policy:
+    """A pattern at every site."""
     if isinstance(space, ad.ConvSpace):
-        return space.decode(CONV_PATTERN.encode() * len(space.groups))
-    return space.decode(TEXT_PATTERN.encode() * len(space.sites))
+        pattern = ad.ConvPattern(
+            size=2, stride=2, repeat=4, share_c=False, residual=True, rotate=75, shear_x=0.55, shear_y=0.55
+        )
+        groups = tuple(ConvGroup(searched_at=size, pattern=pattern) for size in space.groups)
+        return ad.ConvPolicy(groups=groups, resolution=space.resolution)
+    pattern = ad.SequencePattern(size=20, stride=10, share_t=False, share_c=False)
+    return ad.TransformerPolicy(sites=dict.fromkeys(space.sites, pattern))
 
 
-class Trained:
-    """A model with its optimizer; `step()` is one step on a batch that stays."""
-
-    def __init__(self, case: Case, variant: str, device: torch.device, compiled: bool) -> None:
-        torch.manual_seed(0)
-        cuda = device.type == "cuda"
-        model = case.build()
-        example = case.example(2)
-        if variant != "none":
-            regularizer = EVERYWHERE if variant == "dropout" else worst_policy(model, example)
-            ad.attach(model, regularizer, rate=RATE, example=example)
-        model.to(device)
-        self.x = case.example(case.cuda_batch if cuda else case.batch).to(device)
-        if cuda and self.x.dim() == 4:
-            model.to(memory_format=torch.channels_last)
-            self.x = self.x.to(memory_format=torch.channels_last)
-        self.model = torch.compile(model) if compiled else model
-        self.optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9, fused=cuda)
-        self.cuda, self.device = cuda, device
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-            rows, classes = self.model(self.x).shape
-        self.labels = torch.randint(classes, (rows,), device=device)
-
-    def step(self) -> None:
-        self.optimizer.zero_grad()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
-            loss = F.cross_entropy(self.model(self.x), self.labels)
-        loss.backward()
-        self.optimizer.step()
+def image_step(name: str, batch: int, size: int, regularizer: str, device: torch.device) -> Step:
+    torch.manual_seed(0)
+    model = image_model(name, classes=10 if size < 64 else 1000).to(device)
+    images = torch.randn(batch, 3, size, size, device=device)
+    labels = torch.arange(batch, device=device) % 10
+    put(model, regularizer, images[:1])
+    return stepping(model, lambda: F.cross_entropy(model(images), labels))
 
 
-def seconds(function: Callable[[], object], times: int, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(times):
-        function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / times
-
-
-def interleaved(
-    functions: dict[str, Callable[[], object]], rounds: int, times: int, device: torch.device
-) -> dict[str, list[float]]:
-    for function in functions.values():
-        for _ in range(3):
-            function()
-    found: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            found[name].append(seconds(function, times, device))
-    return found
-
-
-def overhead(case: Case, device: torch.device, compiled: bool, rounds: int, times: int) -> dict[str, object]:
-    """Steps per second of the three variants, and what two of them add to the first."""
-    variants = ("none", "dropout", "policy")
-    steps = {variant: Trained(case, variant, device, compiled).step for variant in variants}
-    found = interleaved(steps, rounds, times, device)
-    added = [(p - n) / (d - n) for n, d, p in zip(*(found[name] for name in variants), strict=True) if d > n]
-    medians = {name: statistics.median(values) for name, values in found.items()}
-    return {
-        "model": case.name,
-        "batch": case.cuda_batch if device.type == "cuda" else case.batch,
-        "compiled": compiled,
-        "n": rounds,
-        "steps_per_s": {name: round(1 / value, 3) for name, value in medians.items()},
-        "step_ms": {name: [round(1e3 * value, 3) for value in values] for name, values in found.items()},
-        "dropout_over_none": round(
-            statistics.median(d / n for n, d in zip(found["none"], found["dropout"], strict=True)), 4
-        ),
-        "policy_over_none": round(
-            statistics.median(p / n for n, p in zip(found["none"], found["policy"], strict=True)), 4
-        ),
-        "policy_adds_to_dropout_adds": round(statistics.median(added), 3) if added else None,
-    }
-
-
-def data_share(
-    name: str, augmentation: str, model: str, batch: int, resolution: int, compiled: bool, rounds: int
-) -> dict[str, object]:
-    """Indexing and augmenting, against a step that does so and trains."""
-    device = torch.device("cuda")
-    pictures = Pictures(name=name, train=None, validation=0)
-    kind = pictures.kind
-    images = torch.randint(256, (4096, kind.channels, kind.size, kind.size), dtype=torch.uint8)
-    feed = Feed(Labelled(images, torch.arange(4096) % kind.classes), batch, 0, device)
-    view = pictures.view(augmentation, resolution).to(device)
-    seen = torch.compile(view) if compiled else view
-    case = Case(
-        model,
-        lambda: image_model(model, kind.classes),
-        lambda n: torch.randn(n, 3, resolution, resolution),
-        batch,
-        batch,
+def language_step(layers: int, batch: int, segment: int, regularizer: str, device: torch.device) -> Step:
+    """The paper's model for Penn Treebank: width 380, 10 heads of 38, inner 900, segments and memory of 70."""
+    torch.manual_seed(0)
+    size = TransformerXLSize(layers=layers, width=380, heads=10, head_size=38, inner=900, memory=segment)
+    model = TransformerXL(10_000, size).to(device)
+    words = torch.randint(10_000, (batch, segment), device=device)
+    memory = model.blank_memory(batch)
+    put(model, regularizer, (words, memory))
+    return stepping(
+        model, lambda: F.cross_entropy(model.logits(model(words, memory)[0]).flatten(0, 1), words.flatten())
     )
-    trained = Trained(case, "none", device, compiled)
-    counter = iter(range(10**9))
 
-    def prepare() -> tuple[Tensor, Tensor]:
-        chosen, labels = feed(next(counter))
-        return seen(chosen), labels
 
-    def whole() -> None:
-        shown, trained.labels = prepare()
-        trained.x = shown.contiguous(memory_format=torch.channels_last)
-        trained.step()
+def put(model: nn.Module, regularizer: str, example: object) -> None:
+    if regularizer == "nothing":
+        return
+    space = ad.space(model, example)
+    everywhere = CONVNET_ROLES if isinstance(space, ad.ConvSpace) else space.sites
+    chosen = {
+        "nn.Dropout": NN_DROPOUT,
+        "our Dropout": ad.baseline("dropout", sites=everywhere),
+        "policy": full_policy(space),
+    }[regularizer]
+    ad.attach(model, chosen, rate=RATE, example=example)
 
-    found = interleaved({"data": prepare, "step": whole}, rounds, 20, device)
-    share = statistics.median(d / s for d, s in zip(found["data"], found["step"], strict=True))
-    times = {part: round(1e3 * statistics.median(values), 3) for part, values in found.items()}
+
+def stepping(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    model.train()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    return step
+
+
+def interleaved(steps: dict[str, Step], rounds: int, repeats: int, device: torch.device) -> dict[str, list[float]]:
+    """Seconds a step, of each variant in each round."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + 1):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(repeats):
+                step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn:  # the first round warms up
+                times[name].append((time.perf_counter() - start) / repeats)
+    return times
+
+
+def quartiles(values: list[float]) -> list[float]:
+    return [round(value, 5) for value in statistics.quantiles(values, n=4)]
+
+
+def overheads(times: dict[str, list[float]]) -> dict[str, object]:
+    """Of each variant: steps a second, its overhead in ms with quartiles, and that as a multiple of nn.Dropout's."""
+    nothing = times["nothing"]
+    over = {name: [t - n for t, n in zip(times[name], nothing, strict=True)] for name in times}
+    dropout = statistics.median(over["nn.Dropout"])
     return {
-        "data": name,
-        "augmentation": augmentation,
-        "model": model,
-        "batch": batch,
-        "compiled": compiled,
-        "n": rounds,
-        "ms": times,
-        "share": round(share, 4),
+        name: {
+            "steps_per_s": round(1 / statistics.median(values), 3),
+            "ms": quartiles([1e3 * t for t in values]),
+            "overhead_ms": quartiles([1e3 * t for t in over[name]]),
+            "overhead_of_nn_dropout": round(statistics.median(over[name]) / dropout, 3),
+            "raw_ms": [round(1e3 * t, 3) for t in values],
+        }
+        for name, values in times.items()
     }
+
+
+def cost_of_policies(smoke: bool, rounds: int, device: torch.device) -> list[dict[str, object]]:
+    on_gpu = device.type == "cuda"
+    repeats = 20 if on_gpu else 1
+    variants = ("nothing", "nn.Dropout", "our Dropout", "policy")
+    cases: dict[str, Callable[[str], Step]] = {
+        "WRN-28-2, batch {0}, 32x32": lambda v: image_step("wrn-28-2", 128 if on_gpu else 32, 32, v, device),
+        "ResNet-50, batch {1}, 224x224": lambda v: image_step("resnet50", 64 if on_gpu else 8, 224, v, device),
+        "Transformer-XL, 16 layers, batch {2} x 70": lambda v: language_step(16, 16 if on_gpu else 4, 70, v, device),
+    }
+    batches = (128, 64, 16) if on_gpu else (32, 8, 4)
+    if smoke:
+        cases = {
+            "WRN-10-1, batch 4, 20x20": lambda v: image_step("wrn-10-1", 4, 20, v, device),
+            "Transformer-XL, 1 layer, batch 2 x 20": lambda v: language_step(1, 2, 20, v, device),
+        }
+    results = []
+    for case, make in cases.items():
+        rows = overheads(interleaved({name: make(name) for name in variants}, rounds, repeats, device))
+        results.append({"case": case.format(*batches), "rounds": rounds, "variants": rows})
+        show(results[-1])
+    return results
+
+
+def show(result: dict) -> None:
+    print(f"\n{result['case']}, {result['rounds']} rounds, medians")
+    print(f"{'':14}{'steps/s':>9}{'ms':>9}{'overhead ms':>13}{'of nn.Dropout':>15}")
+    for name, row in result["variants"].items():
+        ratio = f"{row['overhead_of_nn_dropout']:.2f}" if name != "nothing" else ""
+        print(f"{name:14}{row['steps_per_s']:>9.2f}{row['ms'][1]:>9.1f}{row['overhead_ms'][1]:>13.1f}{ratio:>15}")
+
+
+def cost_of_data(smoke: bool, rounds: int) -> list[dict[str, object]]:
+    """On the GPU: whole steps of a training, with its images and with one batch made beforehand."""
+    device = torch.device("cuda")
+    results = []
+    for name, training, stored in data_cases(smoke):
+        for compiled in (False, True):
+            run = Run(device=device, precision="bfloat16", compile=compiled)
+            steps = {"with data": real_step(training, stored, run), "one batch": fixed_step(training, stored, run)}
+            times = interleaved(steps, rounds, 3 if smoke else 30, device)
+            shares = [1 - fixed / real for real, fixed in zip(times["with data"], times["one batch"], strict=True)]
+            row = {"case": name, "compiled": compiled, "rounds": rounds, "share": quartiles(shares)}
+            row |= {f"{label}, ms": quartiles([1e3 * t for t in values]) for label, values in times.items()}
+            results.append(row)
+            print(
+                f"{name}, compiled={compiled}: {row['with data, ms'][1]:.2f} ms a step, {row['share'][1]:.1%} for data"
+            )
+    return results
+
+
+def data_cases(smoke: bool) -> list[tuple[str, ImageTraining, int]]:
+    """A name, a training, and the size of its stored images."""
+    cifar, imagenet = recipes.cifar10_search(), recipes.resnet50_search()
+    wide = replace(recipes.cifar10_final("randaugment"), batch=128)
+    cases = [
+        ("WRN-28-2, batch 128, standard", replace(cifar, batch=128), 32),
+        ("WRN-28-10, batch 128, standard", replace(wide, augmentation="standard"), 32),
+        ("WRN-28-10, batch 128, RandAugment", wide, 32),
+        ("ResNet-50, batch 256, resized crop", replace(imagenet, model="resnet50"), 256),
+        (
+            "ResNet-50, batch 256, RandAugment",
+            replace(imagenet, model="resnet50", augmentation="imagenet_randaugment"),
+            256,
+        ),
+    ]
+    return cases[:1] if smoke else cases
+
+
+def random_splits(training: ImageTraining, stored: int) -> Splits:
+    count = 4 * training.batch
+    images = torch.randint(256, (count, 3, stored, stored), dtype=torch.uint8)
+    part = Labelled(images, torch.arange(count) % training.pictures.kind.classes)
+    return Splits(part, part[:1], part[:1])
+
+
+def real_step(training: ImageTraining, stored: int, run: Run) -> Step:
+    learner = Learner(training, random_splits(training, stored), None, 0.0, 0, run, ExitStack())
+    numbers = itertools.count()
+    return lambda: discard(learner.step(next(numbers)))
+
+
+def fixed_step(training: ImageTraining, stored: int, run: Run) -> Step:
+    learner = Learner(training, random_splits(training, stored), None, 0.0, 0, run, ExitStack())
+    images = torch.randn(training.batch, 3, training.resolution, training.resolution, device=run.where)
+    labels = torch.arange(training.batch, device=run.where) % 10
+    classes = training.pictures.kind.classes
+
+    def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
+        target = F.one_hot(labels, classes).float()
+        return {"train_loss": F.cross_entropy(forward(images), target, label_smoothing=training.label_smoothing)}
+
+    learner.objective = losses
+    return lambda: discard(learner.step(0))
+
+
+def discard(value: object) -> None:
+    pass
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--smoke", action="store_true", help="a tiny model and two rounds, to see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="small models and few rounds, to see that it runs")
+    parser.add_argument("--cuda", action="store_true", help="on the GPU, and what data and augmentation take there")
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    device = torch.device(args.device)
-    cuda = device.type == "cuda"
-    rounds, times = (2, 1) if args.smoke else (15, 10) if cuda else (9, 1)
+    device = torch.device("cuda" if args.cuda else "cpu")
+    out = args.out or Path(f"results/training-{device.type}.json")
+    rounds = 2 if args.smoke else args.rounds
     record: dict[str, object] = {
-        "what": "one training step: nothing, torch's dropout at every site, the costliest policy at the same sites",
+        "what": f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds",
         "date": date.today().isoformat(),
-        "machine": torch.cuda.get_device_name() if cuda else f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "machine": torch.cuda.get_device_name()
+        if args.cuda
+        else f"{platform.machine()}, {torch.get_num_threads()} threads",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "policies": cost_of_policies(args.smoke, rounds, device),
     }
-    rows = []
-    print(f"{'model':32}{'batch':>6}{'compiled':>9}{'dropout/none':>14}{'policy/none':>13}{'added':>8}{'steps/s':>10}")
-    for case in cases(args.smoke):
-        for compiled in (False, True) if cuda else (False,):
-            row = overhead(case, device, compiled, rounds, times)
-            rows.append(row)
-            print(
-                f"{case.name:32}{row['batch']:>6}{compiled!s:>9}{row['dropout_over_none']:>14}"
-                f"{row['policy_over_none']:>13}{row['policy_adds_to_dropout_adds'] or '-':>8}"
-                f"{row['steps_per_s']['none']:>10}",
-                flush=True,
-            )
-    record["steps"] = rows
-    if cuda:
-        shares = []
-        for compiled in (False, True):
-            for name, augmentation, model, batch, resolution in (
-                ("cifar10", "standard", "wrn-28-2", 128, 32),
-                ("cifar10", "standard", "wrn-28-10", 128, 32),
-                ("cifar10", "randaugment", "wrn-28-10", 128, 32),
-                ("imagenet", "imagenet", "resnet50", 256, 224),
-                ("imagenet", "imagenet_randaugment", "resnet50", 256, 224),
-            ):
-                shares.append(data_share(name, augmentation, model, batch, resolution, compiled, rounds))
-                print(shares[-1], flush=True)
-        record["data"] = shares
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"\nwritten to {args.out}")
+    if args.cuda:
+        record["data"] = cost_of_data(args.smoke, rounds)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"\nraw times: {out}")
 
 
 if __name__ == "__main__":

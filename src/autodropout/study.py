@@ -85,7 +85,7 @@ def search(
         halving: early stopping; children must then report their curve.
         job: trials per job, for a child that offers `train_many`.
         cpus_per_child: what a job takes of a node's CPUs, for "ray"; its threads, too, unless OMP_NUM_THREADS is set.
-        gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others, with 0 none. Below 1, several share one.
+        gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others, and none with 0. Below 1 they share.
         attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
             `trials`. When the study is resumed, those named here change and others stay.
         watch: called with a `Progress` after each turn of the driver's loop.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import driver_zygote
 import ledger_zygote
 import pytest
 from ledger_tools import info
@@ -36,5 +37,13 @@ def study(ledger: Ledger) -> Iterator[Writer]:
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     zygote = Zygote(ledger_zygote.__file__)
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture(scope="session")
+def searches() -> Iterator[Zygote]:
+    """Whole searches, in processes of their own."""
+    zygote = Zygote(driver_zygote.__file__)
     yield zygote
     zygote.close()

@@ -1,15 +1,18 @@
 """For tests of `ad.search`: an engine in the driver's own thread, children that act by the number of their trial."""
 
+import math
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from autodropout.controller import make_proposer
 from autodropout.search.jobs import Answer, Child, Judge, Report, Task
 from autodropout.search.ledger import Ledger
-from autodropout.search.records import trial_seed
-from autodropout.search.states import State
+from autodropout.search.records import Failure, trial_seed
+from autodropout.search.states import FailureKind, State
 from autodropout.search.worker import run_job
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace, Policy
@@ -40,6 +43,24 @@ class InlineEngine:
 
     def close(self) -> None:
         self._jobs.clear()
+
+
+class FaultyEngine(InlineEngine):
+    """One job in six comes to nothing, as if its worker had died."""
+
+    def answers(self, timeout: float) -> list[Answer]:
+        if self._jobs and self._draw.random() < 1 / 6:
+            job = self._jobs.pop(self._draw.randrange(len(self._jobs)))
+            return [Answer(task.number, failure=Failure(FailureKind.CRASH, "killed by signal 9")) for task in job]
+        return super().answers(timeout)
+
+
+def reporting_child(policy: Policy, seed: int, report: Report) -> float:
+    """A curve of nine steps to a score that follows from the seed; one child in eleven diverges."""
+    score = seed / 2**31
+    for step in range(1, 10):
+        report(step, score * step / 9)
+    return math.nan if seed % 11 == 0 else score
 
 
 def by_number(actions: dict[int, Callable[[], object]], otherwise: Callable[[int], float], trials: int = 200) -> Child:
@@ -91,3 +112,16 @@ def replayed(study: Writer) -> bytes:
     for _, batch in study.batches():
         proposer.update(batch)
     return proposer.save()
+
+
+def spoil_checkpoints(path: Path, versions: int) -> None:
+    """Flip a bit in the newest checkpoints."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        table = "autodropout_checkpoint"
+        rows = connection.execute(
+            f"SELECT version, state FROM {table} ORDER BY version DESC LIMIT {versions}"
+        ).fetchall()
+        for version, state in rows:
+            middle = len(state) // 2
+            spoiled = state[:middle] + bytes([state[middle] ^ 1]) + state[middle + 1 :]
+            connection.execute(f"UPDATE {table} SET state = ? WHERE version = ?", (spoiled, version))

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 
 import torch
-from driver_tools import SPACE, InlineEngine
+from driver_tools import SPACE, FaultyEngine, InlineEngine, reporting_child
 
 from autodropout import study
 from autodropout.controller import load_proposer, make_proposer
 from autodropout.search import engines
+from autodropout.search.halving import Halving
 from autodropout.search.jobs import Answer
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.writing import Writer
@@ -64,6 +65,14 @@ def crash_at(url: str, log: str, commit: int, after: bool) -> None:
     search(url, log)
 
 
+def search_with_faults(url: str, proposer: str, trials: int) -> None:
+    """Crashes, second attempts, children that diverge or are stopped early."""
+    engines.LocalEngine = FaultyEngine
+    study.search(
+        SPACE, reporting_child, trials, storage=url, halving=Halving(first=3), **(SETTING | {"proposer": proposer})
+    )
+
+
 def warm_up() -> None:
     """What torch imports only when it is first used, before the fork."""
     proposer = make_proposer(SETTING["proposer"], SPACE, seed=0)
@@ -75,4 +84,4 @@ def warm_up() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     warm_up()
-    serve({task.__name__: task for task in (search, crash_at)})
+    serve({task.__name__: task for task in (search, crash_at, search_with_faults)})

@@ -5,10 +5,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import driver_zygote
 import pytest
 from driver_tools import check_study, states, url
 from driver_zygote import SETTING
@@ -16,13 +14,6 @@ from driver_zygote import SETTING
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import FailureKind, State
 from zygote import Zygote
-
-
-@pytest.fixture(scope="module")
-def searches() -> Iterator[Zygote]:
-    zygote = Zygote(driver_zygote.__file__)
-    yield zygote
-    zygote.close()
 
 
 def acknowledged(log: Path) -> dict[int, float | None]:

@@ -2,14 +2,12 @@
 
 import math
 import shutil
-import sqlite3
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from driver_tools import SPACE, InlineEngine, by_number, check_study, states, url
+from driver_tools import SPACE, InlineEngine, by_number, check_study, spoil_checkpoints, states, url
 
 import autodropout as ad
 from autodropout import study as study_module
@@ -240,19 +238,6 @@ def interrupted_study(storage: str, scored: int, **arguments) -> None:
 
     with pytest.raises(RuntimeError, match="power"):
         search(SPACE, score, 24, minibatch=4, capacity=6, storage=storage, watch=interrupt, **arguments)
-
-
-def spoil_checkpoints(path: Path, versions: int) -> None:
-    """Flip a bit in the newest checkpoints."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        table = "autodropout_checkpoint"
-        rows = connection.execute(
-            f"SELECT version, state FROM {table} ORDER BY version DESC LIMIT {versions}"
-        ).fetchall()
-        for version, state in rows:
-            middle = len(state) // 2
-            spoiled = state[:middle] + bytes([state[middle] ^ 1]) + state[middle + 1 :]
-            connection.execute(f"UPDATE {table} SET state = ? WHERE version = ?", (spoiled, version))
 
 
 @pytest.mark.usefixtures("inline")

@@ -398,6 +398,7 @@ def real_text() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("real_text")
 def test_penn_treebank(tmp_path: Path) -> None:
     """Two layers of width 64, a few minutes: below 300, from 10,000; and memory helps. Seen: 261; 258 against 277."""
@@ -449,3 +450,42 @@ def test_full_size_killed_and_resumed(tmp_path: Path) -> None:
     whole = how.fit(policy, 0.2, 0, CPU)
     assert resumed.metrics["train_loss"] == whole.metrics["train_loss"]
     assert resumed.reward == whole.reward
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
+def test_nothing_waits_for_the_host_between_evaluations(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, judge = Streams.__call__, LanguageTraining.judge
+
+    def strictly(self: Streams, step: int) -> tuple[Tensor, Tensor]:
+        torch.cuda.set_sync_debug_mode("error" if step >= 2 else "default")  # the first steps set things up
+        return read(self, step)
+
+    def freely(self: LanguageTraining, model: TransformerXL, pages: Pages, run: Run) -> float:
+        torch.cuda.set_sync_debug_mode("default")
+        return judge(self, model, pages, run)
+
+    monkeypatch.setattr(Streams, "__call__", strictly)
+    monkeypatch.setattr(LanguageTraining, "judge", freely)
+    how = small(folder)
+    try:
+        assert how.fit(how.space().sample(seed=0), 0.2, 0, Run(device="cuda", precision="bfloat16")).reward > 0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_resumed_on_a_gpu(folder: Path, tmp_path: Path) -> None:
+    how = small(folder)
+    policy = how.space().sample(seed=0)
+    run = Run(device="cuda", deterministic=True)
+    whole = how.fit(policy, 0.2, 0, run)
+
+    def stop(step: int, reward: float) -> None:
+        if step == 10:
+            raise Enough
+
+    interrupted = replace(run, folder=tmp_path / "run", checkpoint_every=3)
+    with pytest.raises(Enough):
+        how.fit(policy, 0.2, 0, replace(interrupted, report=stop))
+    assert how.fit(policy, 0.2, 0, interrupted).reward == whole.reward

@@ -33,6 +33,7 @@ class Zygote:
         sources = Path(sys.modules["autodropout"].__file__).parents[1]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(here.parent)])}
         command = [sys.executable, "-W", "error", str(here)]
+        self._meetings = tempfile.TemporaryDirectory()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
@@ -50,7 +51,7 @@ class Zygote:
 
     def spawn_ranks(self, size: int, task: str, **arguments: Any) -> list[int]:
         """So many processes, as torchrun would start them."""
-        meeting = Path(tempfile.mkdtemp()) / "meeting"
+        meeting = Path(tempfile.mkdtemp(dir=self._meetings.name)) / "file"
         return [
             self.spawn("as_rank", rank=rank, size=size, meeting=str(meeting), inner=task, arguments=arguments)
             for rank in range(size)
@@ -68,6 +69,7 @@ class Zygote:
         self._process.communicate()
         print(self.said(), file=sys.stderr)
         self._errors.close()
+        self._meetings.cleanup()
 
     def _ask(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None

@@ -75,7 +75,7 @@ class RayEngine:
         deadline: seconds for each trial of a job.
         judge: early stopping, if wanted.
         cpus_per_child: how many of a node's CPUs a child takes; Ray sets OMP_NUM_THREADS by it, unless that is set.
-        gpus_per_child: how many GPUs it takes, and sees; a share below 1 lets several have one together. 0: it sees none.
+        gpus_per_child: how many GPUs it takes, and sees, with 0 none; a share below 1 lets several have one together.
         most: no more actors than this: more would have nothing to do.
         address: of a cluster; None: that in RAY_ADDRESS, or Ray is started for this machine alone.
     """

@@ -80,7 +80,11 @@ def begun(target: Tensor) -> Tensor:
 
 
 def moved(tokens: Tensor, device: torch.device) -> Tensor:
-    """Rows on the device, without waiting for it. Each batch has a shape of its own: compiled code shall expect that."""
-    there = tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens.to(device)
-    torch._dynamo.maybe_mark_dynamic(there, (0, 1))
-    return there
+    """On the device, without waiting for it."""
+    return tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens.to(device)
+
+
+def announce_shapes(*batches: Tensor) -> None:
+    """Tell the compiler that rows and tokens of these vary: it compiles once, and not for the first shape first."""
+    for one in batches:
+        torch._dynamo.maybe_mark_dynamic(one, (0, 1))

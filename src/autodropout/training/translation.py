@@ -37,7 +37,7 @@ from autodropout.training.distributed import ranks, seed_rank, world
 from autodropout.training.loop import Loop
 from autodropout.training.run import Regularizer, Run, Scores, identity
 from autodropout.training.schedules import warmup_cosine
-from autodropout.training.token_batches import TokenBatches, begun, moved, rows
+from autodropout.training.token_batches import TokenBatches, announce_shapes, begun, moved, rows
 from autodropout.training.translation_scores import bleu, mean_loss, summed_loss, translate
 
 DATASETS: dict[str, Callable[..., Translation]] = {
@@ -165,6 +165,8 @@ class TranslationTraining:
             with Loop(run, self.steps, {"model": model, "optimizer": optimizer, "schedule": schedule}, config) as loop:
                 for step in loop:
                     source, target, counted = batch(data.train, batches(step), run.where)
+                    if run.compile:
+                        announce_shapes(source, target)
                     with run.autocast():
                         loss = forward(source, target) * (world().size / counted)
                     optimizer.zero_grad()

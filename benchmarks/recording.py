@@ -1,0 +1,95 @@
+"""What every benchmark shares: its options, what it writes down beside its numbers, its table, its databases."""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def options(description: str | None, out: str, smoke: str) -> argparse.ArgumentParser:
+    """A parser with --smoke and --out."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help=f"{smoke}, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path(out))
+    return parser
+
+
+def facts(what: str, packages: Sequence[str], machine: str | None = None) -> dict[str, Any]:
+    """The head of a record: what was measured, when, where, of which commit, with which versions."""
+    return {
+        "what": what,
+        "date": date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine or f"{platform.machine()}, {os.cpu_count()} cores",
+        "load_at_start": round(os.getloadavg()[0], 2),  # disk and CPU may be shared: a busy machine multiplies times
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
+    }
+
+
+def version(package: str) -> str:
+    return sqlite3.sqlite_version if package == "sqlite" else importlib.metadata.version(package)
+
+
+def commit() -> str | None:
+    """The present commit, with a plus where the sources differ from it; None outside a checkout."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        number = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changes = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return number.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+def write(record: Mapping[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+class Table:
+    """Rows of a label and some columns, printed as they come."""
+
+    def __init__(self, columns: Sequence[str], label: int, width: int = 19) -> None:
+        self._columns, self._label, self._width = columns, label, width
+        print(" " * label + "".join(f"{name:>{width}}" for name in columns))
+
+    def row(self, label: str, values: Mapping[str, object]) -> None:
+        shown = ("" if values[name] is None else values[name] for name in self._columns)
+        print(f"{label:{self._label}}" + "".join(f"{value:>{self._width}}" for value in shown), flush=True)
+
+
+@contextmanager
+def databases(postgresql: str | None) -> Iterator[Callable[[], dict[str, str]]]:
+    """Gives, at each call, the URLs of new empty databases by kind. A server is started, if one is installed, unless
+    the URL of one is given; its writes reach the disk."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=".")))
+        server = None
+        if postgresql is None:
+            sys.path.append(str(ROOT / "tests"))
+            from ledger_server import running_server
+
+            server = stack.enter_context(running_server(fsync=True))
+
+        def new() -> dict[str, str]:
+            urls = {"SQLite": f"sqlite:///{folder}/{uuid.uuid4().hex}.db"}
+            if postgresql is not None:
+                urls["PostgreSQL"] = postgresql
+            elif server is not None:
+                urls["PostgreSQL"] = server.create(uuid.uuid4().hex)
+            return urls
+
+        yield new

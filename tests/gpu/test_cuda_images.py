@@ -1,0 +1,100 @@
+"""Image trainings on a GPU: nothing waits for the host inside an epoch, compiled and rounded they do the same."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from autodropout.training import Cosine, ImageTraining, Pictures, Run, Sgd
+from autodropout.training import feed as feed_module
+from autodropout.training.augment import MIXES
+from autodropout.training.images import Learner
+from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining, Uda
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
+]
+
+TRAINING = ImageTraining(
+    model="wrn-10-1",
+    pictures=Pictures(name="digits", train=600, validation=200),
+    resolution=20,
+    steps=40,
+    batch=32,
+    optimizer=Sgd(lr=0.05),
+    schedule=Cosine(),
+    average=0.9,
+    rates="linear",
+)
+SEMI = {field.name: getattr(TRAINING, field.name) for field in fields(TRAINING)} | {
+    "pictures": Pictures(name="digits", train=200, validation=200),
+    "batch": 8,
+    "ratio": 2,
+}
+TRAININGS = [
+    *(replace(TRAINING, mix=mix) for mix in MIXES),
+    replace(TRAINING, augmentation="randaugment"),
+    SemiSupervisedTraining(**SEMI, method=Uda(annealing="linear", threshold=0.15)),
+    SemiSupervisedTraining(**SEMI, method=FixMatch(threshold=0.15)),
+]
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda t: f"{type(t).__name__}-{t.mix}-{t.augmentation}")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_no_step_waits_for_the_device(training: ImageTraining, precision: str) -> None:
+    run = Run(device="cuda", precision=precision)
+    with ExitStack() as closing:
+        learner = Learner(training, training.load(), training.space().sample(seed=0), 0.2, 0, run, closing)
+        learner.step(0)  # the order of the first epoch goes to the device
+        with no_waiting():
+            for step in range(1, 10):
+                losses = learner.step(step)
+        assert losses["train_loss"].isfinite()
+
+
+def test_it_learns_on_the_gpu_compiled_and_rounded() -> None:
+    training = replace(TRAINING, steps=150, optimizer=Sgd(lr=0.1), augmentation="none", rates="constant")
+    policy = training.space().sample(seed=0)
+    eager = training.fit(policy, 0.1, 0, Run(device="cuda"))
+    fast = training.fit(policy, 0.1, 0, Run(device="cuda", precision="bfloat16", compile=True))
+    assert eager.reward > 0.85
+    assert fast.reward == pytest.approx(eager.reward, abs=0.1)
+
+
+def test_a_resume_on_the_gpu_is_exact(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(step: int, value: float) -> None:
+        raise Killed
+
+    training = replace(TRAINING, augmentation="randaugment", mix="cutmix", evaluate_every=25)
+    policy = training.space().sample(seed=0)
+    run = Run(device="cuda", deterministic=True, folder=tmp_path / "killed", checkpoint_every=10)
+    whole = training.fit(policy, 0.2, 0, replace(run, folder=tmp_path / "whole"))
+    with pytest.raises(Killed):
+        training.fit(policy, 0.2, 0, replace(run, report=die))
+    resumed = training.fit(policy, 0.2, 0, run)
+    assert resumed.reward == whole.reward
+    assert resumed.metrics["train_loss"] == whole.metrics["train_loss"]
+
+
+def test_images_that_do_not_fit_are_brought_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = TRAINING.fit(None, 0.0, 0, Run(device="cuda", deterministic=True)).metrics["train_loss"]
+    monkeypatch.setattr(feed_module, "fits", lambda images, device: False)
+    streamed = TRAINING.fit(None, 0.0, 0, Run(device="cuda", deterministic=True)).metrics["train_loss"]
+    assert streamed == kept
