@@ -93,7 +93,7 @@ def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Pa
     check_study(url(tmp_path / "study.db"))
 
 
-def kill_at_random(cluster: Cluster, tmp_path: Path, kills: int, trials: int) -> None:
+def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
     """Of workers at work: their processes, or the actors that hold them."""
     pids = tmp_path / "pids"
     pids.mkdir()
@@ -138,15 +138,18 @@ def kill_at_random(cluster: Cluster, tmp_path: Path, kills: int, trials: int) ->
     check_study(url(tmp_path / "study.db"))
 
 
-def test_workers_killed_at_random_cost_attempts_and_nothing_else(cluster: Cluster, tmp_path: Path) -> None:
-    kill_at_random(cluster, tmp_path, kills=4, trials=12)
+def test_workers_killed_at_random_cost_attempts_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kill_at_random(tmp_path, kills=4, trials=12)
+    assert capfd.readouterr() == ("", ""), "Ray keeps to itself that they died"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_workers_killed_at_random(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=1)
-    kill_at_random(cluster, tmp_path, kills=40, trials=60)
+    kill_at_random(tmp_path, kills=40, trials=60)
     cluster.remove_node(node)
 
 
@@ -194,7 +197,7 @@ def test_a_frozen_actor_is_overdue_too(tmp_path: Path, monkeypatch: pytest.Monke
                 os.kill(host, signal.SIGKILL)
 
 
-def test_children_share_a_gpu_and_see_no_other(cluster: Cluster) -> None:
+def test_children_share_a_gpu_and_see_no_other(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     node = cluster.add_node(num_cpus=8, num_gpus=2)
     visible = by_seed({0: lambda: float(os.environ["CUDA_VISIBLE_DEVICES"])})
     with closing(RayEngine(visible, gpus_per_child=0.5, cpus_per_child=2)) as running:
@@ -202,6 +205,10 @@ def test_children_share_a_gpu_and_see_no_other(cluster: Cluster) -> None:
         assert run_all(running, [0])[0].value in (0.0, 1.0)
     with closing(RayEngine(visible, gpus_per_child=0.5, most=3)) as running:
         until(lambda: running.free() == 3, 30, "as many as there is work for")
+    assert not caplog.messages
+    with closing(RayEngine(by_seed({0: lambda: float(os.environ["CUDA_VISIBLE_DEVICES"] == "")}), most=1)) as running:
+        assert run_all(running, [0])[0].value == 1.0
+    assert "children see none of them" in caplog.messages[0]
     cluster.remove_node(node)
 
 
@@ -215,7 +222,7 @@ def test_it_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
 def test_actors_that_cannot_start_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     class Host:
-        def __init__(self, *arguments: object) -> None:
+        def __init__(self, *arguments: object, **options: object) -> None:
             raise ModuleNotFoundError("No module named 'autodropout'")
 
         def life(self) -> None: ...

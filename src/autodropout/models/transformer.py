@@ -9,7 +9,7 @@ softmax's too, as the paper has it. As in the formulas of Vaswani et al., attent
 feed-forward's have. The model drops nothing by itself: policies and baselines are attached.
 
 Departures from Vaswani et al.:
-1. Normalization comes before each sub-layer and once more at the end, as in the authors' later code, not after each sum.
+1. Normalization comes before each sub-layer and once at the end, as in the authors' later code, not after each sum.
    The paper's learning rate climbs to 1.6e-3, theirs to 7e-4, and the original order is the more fragile one (Xiong et
    al. 2020). `norm_first=False` has it.
 

@@ -22,6 +22,7 @@ from autodropout.spaces import (
     Policy,
     Space,
     TransformerPolicy,
+    TransformerSpace,
 )
 
 
@@ -48,7 +49,7 @@ def transferred(policy: Policy, space: Space) -> Policy:
     with the maps when it is attached, and here for the pictures.
     """
     if isinstance(policy, TransformerPolicy):
-        if isinstance(space, ConvSpace):
+        if not isinstance(space, TransformerSpace):
             raise ValueError("a transformer policy cannot go on a ConvNet")
         missing = [name for name, pattern in policy.sites.items() if not pattern.is_none and name not in space.sites]
         if missing:

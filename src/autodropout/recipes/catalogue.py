@@ -7,6 +7,7 @@ from others' papers are marked "cited".
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from autodropout.recipes import images, language, translation
 from autodropout.recipes.digits import digits
@@ -14,9 +15,7 @@ from autodropout.recipes.recipe import Recipe, Training
 from autodropout.training.images import ImageTraining
 from autodropout.training.pictures import Pictures
 
-SEARCHED = 16_384
-"""Policies in each of the paper's searches; 1,024 updates of 16."""
-SEARCH_COST = f"search: {SEARCHED:,} children of 40 minutes on 4 TPU v2 (the paper)"
+SEARCH_COST = "search: 16,384 children of 40 minutes on 4 TPU v2 (the paper)"
 TABLE_1 = "Table 1, supervised image classification"
 TABLE_2 = "Table 2, pushing the limits of ResNets"
 TABLE_3 = "Table 3, semi-supervised image classification"
@@ -94,7 +93,6 @@ def cifar10() -> Recipe:
         reproduces=f"{TABLE_1}; {TABLE_2}",
         paper=CIFAR_FIGURES | CIFAR_LIMITS,
         cost=f"{SEARCH_COST}; final: 200 epochs",
-        **_paper_search(),
     )
 
 
@@ -109,7 +107,6 @@ def cifar10_4k() -> Recipe:
         reproduces=TABLE_3,
         paper=CIFAR_4K_FIGURES,
         cost=f"{SEARCH_COST}; final: 500,000 steps",
-        **_paper_search(),
     )
 
 
@@ -126,7 +123,6 @@ def resnet50() -> Recipe:
         reproduces=f"{TABLE_1}; {TABLE_2}",
         paper=RESNET_FIGURES | RESNET_LIMITS,
         cost=f"{SEARCH_COST}; final: 240 epochs of ImageNet",
-        **_paper_search(),
     )
 
 
@@ -142,7 +138,6 @@ def imagenet_10() -> Recipe:
         paper=IMAGENET_10_FIGURES,
         cost="final: 40,000 steps of 512 labelled and 15,360 other images",
         policy_from="resnet50",
-        **_paper_search(),
     )
 
 
@@ -175,7 +170,7 @@ def ptb() -> Recipe:
             "policy": "58.1 / 54.9",
         },
         cost=f"{SEARCH_COST}; final: 320,000 steps",
-        **_paper_search(rate=language.RATE),
+        rate=language.RATE,
     )
 
 
@@ -189,7 +184,7 @@ def wikitext2() -> Recipe:
         paper={"variational_dropout": "63.9 / 61.4", "policy": "62.7 / 59.9"},
         cost="final: 320,000 steps",
         policy_from="ptb",
-        **_paper_search(rate=language.RATE),
+        rate=language.RATE,
     )
 
 
@@ -224,12 +219,7 @@ def multi30k() -> Recipe:
     return replace(found, reproduces="nothing in the paper: smaller data of the same kind")
 
 
-def _paper_search(rate: float = images.SEARCH_RATE) -> dict[str, int | float]:
-    """The paper's numbers; C and the workers are the user's cluster's, the paper says only that C is much above M."""
-    return {"rate": rate, "trials": SEARCHED, "workers": 1, "capacity": 64, "minibatch": 16, "floor": 0.0}
-
-
-def _efficientnet(size: str) -> Recipe:
+def _efficientnet(size: Literal["b0", "b3", "b5", "b7"]) -> Recipe:
     final = images.efficientnet(size)
     return Recipe(
         name=f"efficientnet-{size}",
@@ -241,7 +231,6 @@ def _efficientnet(size: str) -> Recipe:
         paper=EFFICIENTNET_FIGURES[size],
         cost=f"{SEARCH_COST if size == 'b0' else ''}; final: 350 epochs of ImageNet".lstrip("; "),
         policy_from="" if size == "b0" else "efficientnet-b0",
-        **_paper_search(),
     )
 
 
@@ -255,7 +244,7 @@ def _translation(name: str, what: str, training: Training, paper: dict[str, str]
         paper=paper,
         cost=cost,
         policy_from="ptb",
-        **_paper_search(rate=translation.RATE),
+        rate=translation.RATE,
     )
 
 

@@ -46,7 +46,7 @@ class RecipeChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One experiment; the numbers are defaults that a user may change."""
+    """One experiment. Its numbers are defaults that a user may change; those of the search are the paper's."""
 
     name: str
     what: str  # in one line
@@ -54,11 +54,11 @@ class Recipe:
     final: Training  # the experiment at its full size
     tuning: Training | None = None  # the same with validation data held out, where the final one trains on everything
     methods: Mapping[str, Training] = field(default_factory=dict)  # the final training with another method, by name
-    rate: float  # at which children put policies on their models
+    rate: float = 0.2  # at which children put policies on their models
     rates: tuple[float, ...] = RATES  # for the final training
-    trials: int
-    workers: int
-    capacity: int
+    trials: int = 16_384  # policies in each of the paper's searches
+    workers: int = 1  # whoever has more machines says so
+    capacity: int = 64  # the paper: much larger than the minibatch
     minibatch: int = 16
     floor: float = 0.0  # what a child that diverges scores
     reproduces: str = ""  # where it stands in the paper
@@ -85,7 +85,13 @@ class Recipe:
 
     def smoke(self) -> "Recipe":
         """The same experiment, small enough to see that it runs."""
-        tuning = None if self.tuning is None else self.tuning.smoke()
-        trainings = {"proxy": self.proxy.smoke(), "final": self.final.smoke(), "tuning": tuning}
-        methods = {name: training.smoke() for name, training in self.methods.items()}
-        return replace(self, **trainings, methods=methods, trials=2, capacity=2, minibatch=2)
+        return replace(
+            self,
+            proxy=self.proxy.smoke(),
+            final=self.final.smoke(),
+            tuning=None if self.tuning is None else self.tuning.smoke(),
+            methods={name: training.smoke() for name, training in self.methods.items()},
+            trials=2,
+            capacity=2,
+            minibatch=2,
+        )

@@ -259,7 +259,9 @@ class RayEngine:
     def _hand_out(self) -> None:
         """Give waiting jobs to actors that have none."""
         for post in self._posts:
-            if post.up and post.job is None and self._jobs:
+            if not self._jobs:
+                return
+            if post.up and post.job is None:
                 with self._lock:
                     post.job = self._jobs.popleft()
                 if self._deadline is not None:

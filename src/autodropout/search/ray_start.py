@@ -4,6 +4,8 @@
 - An address, or one in the variable RAY_ADDRESS: that cluster is joined. Start it with RAY_AUTH_MODE=token everywhere:
   without authentication whoever reaches its ports can run code on it, and we say so.
 - Neither: Ray is started here, all its ports on loopback, with a token that is made for this process. It ends with us.
+
+Some of what we ask of Ray has no public name; each place where we use a private one says so (`_changed`).
 """
 
 import logging
@@ -15,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from ipaddress import ip_address
+from types import ModuleType
 from typing import Any
 
 import ray
-from ray._private import ray_constants, utils
+from ray._private import ray_constants, utils, worker
 from ray._raylet import Config  # type: ignore[attr-defined]  # not in its stubs
 
 NEWEST_TOO_OLD = (2, 53)  # 2.54 brought what we need of token authentication
@@ -51,6 +54,8 @@ class Connection:
                 "run the search on a machine of the cluster, with the address HOST:PORT or 'auto'"
             )
         with ExitStack() as undo:
+            # Ray writes that a worker has died to stdout, whatever its options say.
+            undo.enter_context(_changed(worker, "_worker_logs_enabled", os.environ.get(LOGS) == "1"))
             if address == "local":
                 undo.enter_context(_alone())
             undo.callback(ray.shutdown)
@@ -67,14 +72,14 @@ class Connection:
     def has_gpus(self) -> bool:
         return any(resources.get("GPU", 0) for resources in self._nodes())
 
+    def close(self) -> None:
+        """Leave the cluster; end the one that we started. A cluster that was there before us is left alone."""
+        self._undo.close()
+
     def _nodes(self) -> list[dict[str, float]]:
         """The resources of each."""
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         return [node["Resources"] for node in nodes if node["Alive"]]
-
-    def close(self) -> None:
-        """Leave the cluster; end the one that we started. A cluster that was there before us is left alone."""
-        self._undo.close()
 
 
 def _places(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
@@ -86,15 +91,15 @@ def _places(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
 
 def _init(address: str, object_store: int | None) -> None:
     """`ray.init`, but SIGTERM stays with the driver, which has to give back its trials."""
-    options: dict[str, Any] = {"configure_logging": False, "log_to_driver": os.environ.get(LOGS, "0") == "1"}
+    options: dict[str, Any] = {"configure_logging": False, "log_to_driver": os.environ.get(LOGS) == "1"}
     if object_store is not None:
         options |= {"include_dashboard": False, "object_store_memory": object_store}
-    before, command_line = signal.getsignal(signal.SIGTERM), utils.get_entrypoint_name
-    utils.get_entrypoint_name = lambda: "autodropout"  # shown on Ray's dashboard, and a password may be in it
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, **options)
+        # Ray shows the driver's command line on its dashboard, and a ledger's password may be in it.
+        with _changed(utils, "get_entrypoint_name", lambda: "autodropout"):
+            ray.init(address=address, **options)
     finally:
-        utils.get_entrypoint_name = command_line
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGTERM, before)
 
@@ -111,22 +116,29 @@ def _alone() -> Iterator[None]:
     }
     before = {name: os.environ.get(name) for name in names}
     os.environ |= names
-    _read_again(clusters=False)
     try:
-        yield
+        # Ray reads them when it is imported, which may have happened before: so this module and this class again.
+        with _changed(ray_constants, "ENABLE_RAY_CLUSTER", False):
+            Config.initialize("")
+            yield
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-        _read_again(clusters=True)
+        Config.initialize("")
 
 
-def _read_again(clusters: bool) -> None:
-    """Ray reads its settings when it is imported, which may have happened before us."""
-    ray_constants.ENABLE_RAY_CLUSTER = clusters
-    Config.initialize("")
+@contextmanager
+def _changed(private: ModuleType, name: str, value: object) -> Iterator[None]:
+    """One of Ray's private names, with another value for a while."""
+    before = getattr(private, name)
+    setattr(private, name, value)
+    try:
+        yield
+    finally:
+        setattr(private, name, before)
 
 
 @cache

@@ -144,10 +144,9 @@ class Pictures:
 
     def smoke(self) -> Self:
         """A few images of the same dataset; of the stand-in for ImageNet."""
-        few = {"train": 40, "validation": 20, "folder": self.folder}
         if self.name in ("imagenet", "imagenette"):
-            return type(self)(name="imagenette", **few)
-        return replace(self, **few)
+            return type(self)(name="imagenette", train=40, validation=20, folder=self.folder)
+        return replace(self, train=40, validation=20)
 
     def _number(self) -> int:
         if self.train is None:
