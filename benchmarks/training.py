@@ -176,6 +176,8 @@ def show(result: dict) -> None:
     for name, row in result["variants"].items():
         ratio = f"{row['overhead_of_nn_dropout']:.2f}" if name != "nothing" else ""
         print(f"{name:14}{row['steps_per_s']:>9.2f}{row['ms'][1]:>9.1f}{row['overhead_ms'][1]:>13.1f}{ratio:>15}")
+    kept = result["variants"]["policy"]["overhead_of_nn_dropout"] <= LIMIT
+    print(f"the policy's overhead is to be at most {LIMIT} times that of nn.Dropout: {'yes' if kept else 'NO'}")
 
 
 def cost_of_data(smoke: bool, rounds: int) -> list[dict[str, object]]:

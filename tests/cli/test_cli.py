@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import matplotlib.image
@@ -16,8 +17,6 @@ import small_study
 from autodropout.search.ledger import Ledger
 from autodropout.spaces import parse
 
-COMMANDS = ("search", "resume", "status", "best", "show", "report", "compare", "export")
-
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
@@ -28,11 +27,19 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 def test_every_command_helps() -> None:
+    """With a line in the list that is not cut off, and examples whose options there are."""
     said = ok("--help")
-    for command in COMMANDS:
-        assert re.search(rf"^  {command} ", said, re.M)
-        assert f"Usage: autodropout {command}" in ok(command, "--help")
+    listed = re.findall(r"^  ([a-z][a-z-]*)  +(\S.*)$", said.partition("Commands:")[2], re.M)
+    assert {"search", "resume", "status", "best", "show", "report", "compare", "export"} <= {name for name, _ in listed}
+    for command, line in listed:
+        assert not line.endswith("..."), command
+        helped = ok(command, "--help")
+        assert f"Usage: autodropout {command}" in helped
+        for example in re.findall(rf"^ +(?:\S+ )?autodropout {command} (.*)$", helped, re.M):
+            for option in re.findall(r"--[a-z-]+", example):
+                assert re.search(rf"^  {option}\b", helped, re.M), f"{command}: there is no {option}"
     assert run().exit_code == 2
+    assert ok("--version") == f"autodropout {ad.__version__}\n"
 
 
 def test_status(storage: str) -> None:
@@ -245,18 +252,18 @@ def test_the_storage_can_come_from_the_environment(storage: str) -> None:
     assert json.loads(result.stdout)["study"] == "small"
 
 
-def test_the_shell_completes(storage: str) -> None:
-    def completed(line: str) -> list[str]:
-        words = line.split(" ")
-        env = {
-            "_AUTODROPOUT_COMPLETE": "complete_bash",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        }
-        return run(env=env).stdout.split()
+def test_the_shell_completes(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(line: str, **environment: str) -> list[str]:
+        typed = {"_AUTODROPOUT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        return run(env=typed | environment).stdout.split()
 
-    assert completed("autodropout re") == ["resume", "report"]
+    assert completed("autodropout rep") == ["report"]
     assert "evolution" in completed("autodropout search digits --proposer ")
     assert "--storage" in completed("autodropout status --")
     assert completed(f"autodropout status --storage {storage} ") == ["small"]
     assert completed("autodropout status --storage sqlite:///missing.db ") == []
+    assert completed("autodropout resume s", AUTODROPOUT_STORAGE=storage) == ["small"]
+    monkeypatch.chdir(tmp_path)
+    assert completed("autodropout best ") == []
+    shutil.copy(storage.removeprefix("sqlite:///"), "autodropout.db")  # where studies are unless said otherwise
+    assert completed("autodropout best ") == ["small"]

@@ -124,7 +124,9 @@ TWO_RANKS = """
 import json, sys
 from dataclasses import fields
 from pathlib import Path
+import torch
 from autodropout.training import Cosine, ImageTraining, Pictures, Run, Sgd
+from autodropout.training.distributed import ranks
 from autodropout.training.semi_supervised import SemiSupervisedTraining, Uda
 
 def show(scores):
@@ -134,9 +136,10 @@ training = ImageTraining(model="wrn-10-1", pictures=Pictures(name="digits", trai
     resolution=12, steps=40, batch=20, optimizer=Sgd(lr=0.1), schedule=Cosine(), average=0.9)
 semi = SemiSupervisedTraining(**{f.name: getattr(training, f.name) for f in fields(training)}, method=Uda(), ratio=2)
 policy = training.space().sample(seed=0)
-for kind in (training, semi):
-    folder = Path(sys.argv[1]) / type(kind).__name__
-    show(kind.fit(policy, 0.1, seed=0, run=Run(device="cpu", folder=folder, test=True)))
+with ranks(torch.device("cpu")):  # two trainings, one process group
+    for kind in (training, semi):
+        folder = Path(sys.argv[1]) / type(kind).__name__
+        show(kind.fit(policy, 0.1, seed=0, run=Run(device="cpu", folder=folder, test=True)))
 """
 
 
@@ -147,7 +150,7 @@ def test_two_ranks_train_one_model(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=600
+        [*command, str(script), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=120
     )
     assert done.returncode == 0, done.stderr[-3000:]
     shown = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -161,6 +162,15 @@ def test_the_moving_average_is_what_is_judged() -> None:
     lagging = replace(training, average=0.9999).fit(None, 0.0, 0)
     assert lagging.metrics["train_loss"] == plain.metrics["train_loss"], "it does not touch the training"
     assert lagging.reward != plain.reward
+
+
+def test_the_weights_that_were_judged_are_left_in_the_folder(tmp_path: Path) -> None:
+    training = replace(TRAINING, steps=30, optimizer=Sgd(lr=0.1), average=0.8)
+    reward = training.fit(POLICY, 0.1, seed=0, run=Run(folder=tmp_path)).reward
+    model = training.build()
+    safetensors.torch.load_model(model, tmp_path / module.WEIGHTS)
+    found = module.accuracies(model, PICTURES.view("none", 12), PICTURES.load().validation, 10, Run())
+    assert found["accuracy"] == reward
 
 
 def test_the_rate_rises_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:

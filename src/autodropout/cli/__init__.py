@@ -18,12 +18,29 @@ from typing import Annotated
 
 import typer
 
+from autodropout import __version__
 from autodropout.cli import data, experiments, reading, searching
 from autodropout.cli.shell import Commands
 
+HELP = """Search for shapes of dropout, look at what was found, train with it.
+
+A policy says where, and in which shapes, a model drops. A study is a search for one: each of its trials trains a
+child, a model under a policy that a proposer thought of, and scores it. All of it is kept in a ledger, a database, so
+that a search can be ended at any moment and goes on where it was.
+
+\b
+Start with:
+  autodropout search digits    a whole search, in about two minutes
+  autodropout status           where it stands, from another terminal
+"""
+NOTES = """Where a command takes a STUDY, give its name, or URL#NAME for one in another ledger than --storage's.
+
+Exit codes: 0; 1 for a failure; 2 for a command that cannot be understood; 130 after Ctrl-C."""
+
 app = typer.Typer(
     cls=Commands,
-    help="Learned shapes of dropout: search for a policy, look at it, take it away.",
+    help=HELP,
+    epilog=NOTES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its tables leave no room for the words
@@ -31,9 +48,18 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"autodropout {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """The options before the command's name; `Commands` reads them."""
 

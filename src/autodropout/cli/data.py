@@ -30,7 +30,9 @@ def _names() -> list[str]:
 
 @app.command("list")
 def list_datasets(data: DataFolder = None, as_json: AsJson = False) -> None:
-    """Say which datasets there are, where they were found, and how a download is checked.
+    """Say which datasets there are.
+
+    Where they were found, and how a download is checked.
 
     \b
     Examples:

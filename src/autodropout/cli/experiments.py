@@ -34,8 +34,10 @@ Method = Annotated[
 ]
 Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant, with seeds 0 to N - 1.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the training.")]
-OneRate = Annotated[float | None, typer.Option(min=0, max=1, help="The drop rate; the recipe's when left out.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
+OneRate = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
+]
 Smoke = Annotated[bool, typer.Option("--smoke", help="The same at a tiny size, to see that it runs: under a minute.")]
 Proxy = Annotated[bool, typer.Option("--proxy", help="The training of the search's children, not the full-size one.")]
 OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Checkpoints, logs and scores.")]
@@ -78,7 +80,9 @@ class _Place:
 
 
 def recipes(as_json: AsJson = False) -> None:
-    """List the experiments: what each reproduces, the paper's figure, its cost, what was measured here.
+    """List the experiments that `search` and `train` know.
+
+    What each reproduces, the paper's figure, its cost, what was measured here.
 
     \b
     Examples:
@@ -135,10 +139,10 @@ def train(
     test: Test = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train an experiment's model once, under a policy, a classical method, or nothing.
+    """Train an experiment's model once.
 
-    The full-size run of the recipe. Killed or interrupted, the same command goes on where it was; on several GPUs:
-    torchrun --nproc-per-node 8 -m autodropout train ...
+    The full-size run of the recipe, under a policy, a classical method, or nothing. Killed or interrupted, the same
+    command goes on where it was; on several GPUs: torchrun --nproc-per-node 8 -m autodropout train ...
 
     \b
     Examples:
@@ -171,7 +175,9 @@ def tune_rate(
     compiled: Compile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the final rate of a policy: train with each, judge on the validation set.
+    """Find the final rate of a policy.
+
+    Train with each of several rates, judge on the validation set.
 
     \b
     Example:
@@ -201,7 +207,9 @@ def ablate(
     compiled: Compile = False,
     as_json: AsJson = False,
 ) -> None:
-    """See where a policy's worth lies: train it with each group or site emptied, moved, or replaced.
+    """See where a policy's worth lies.
+
+    Train it with each group or site emptied, moved, or replaced.
 
     \b
     Example:
@@ -232,10 +240,10 @@ def transfer(
     test: Test = False,
     as_json: AsJson = False,
 ) -> None:
-    """Use a policy on another task than it was found on, beside no policy at all.
+    """Use a policy on another task than it was found on.
 
-    A ConvNet policy's sizes and strides grow with the maps; a Transformer policy counts tokens and stays as it is. The
-    scaled policy is left in the folder.
+    It is trained beside no policy at all. A ConvNet policy's sizes and strides grow with the maps; a Transformer policy
+    counts tokens and stays as it is. The scaled policy is left in the folder.
 
     \b
     Example:

@@ -58,20 +58,22 @@ StudyName = Annotated[
     ),
 ]
 StudyNames = Annotated[
-    list[str], typer.Argument(metavar="STUDY...", autocompletion=_studies, help="Names, or URL#NAME for other ledgers.")
+    list[str], typer.Argument(metavar="STUDY", autocompletion=_studies, help="Names, or URL#NAME for other ledgers.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 Trials = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="How many scored trials the study shall have in all.")
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Children at the same time; on ray, at first, all that fit.")
+    int | None, typer.Option(min=1, metavar="N", help="Children at the same time; on ray all that fit, unless given.")
 ]
-Cpus = Annotated[float | None, typer.Option(metavar="N", help="On ray: CPUs for each child; 1 at first.")]
-Gpus = Annotated[float | None, typer.Option(metavar="N", help="On ray: GPUs for each child, or a share; 0 at first.")]
+Cpus = Annotated[float | None, typer.Option(metavar="N", help="On ray: CPUs for each child; 1 in a new study.")]
+Gpus = Annotated[
+    float | None, typer.Option(metavar="N", help="On ray: GPUs for each child, or a share; 0 in a new study.")
+]
 Capacity = Annotated[
     int | None,
-    typer.Option(min=1, metavar="C", help="Trials proposed and not yet finished; about twice the workers is good."),
+    typer.Option(min=1, metavar="C", help="Trials proposed and not yet finished; twice the workers is a good choice."),
 ]
 EngineName = Annotated[
     str | None,
@@ -86,14 +88,15 @@ Deadline = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="End a child that takes longer, and try it again.")
 ]
 OutFolder = Annotated[
-    Path | None, typer.Option(metavar="DIR", file_okay=False, help="Where to leave the results; out/STUDY at first.")
+    Path | None,
+    typer.Option(metavar="DIR", file_okay=False, help="Where to leave the results; out/STUDY in a new study."),
 ]
 Picture = Annotated[Path, typer.Option(metavar="FILE", dir_okay=False, help="A .png, .svg or .pdf.")]
 RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="The problem. digits: scikit-learn's bundled digits, two minutes on two cores.",
+        help="The experiment: digits, which needs no download, or another that `autodropout recipes` lists.",
         callback=one_of(_recipes),
         autocompletion=_recipes,
     ),
@@ -102,7 +105,8 @@ ProposerName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help=f"Who proposes: {', '.join(PROPOSERS)}. The first is for hundreds of trials, the second for thousands.",
+        help=f"Who proposes: {', '.join(PROPOSERS)}. The first, which a new study has, is for hundreds of trials, the "
+        "second, the paper's own, for thousands.",
         callback=one_of(_proposers),
         autocompletion=_proposers,
     ),

@@ -87,8 +87,10 @@ def best(
 def show(
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="A policy's file, or the name of a bundled one.")],
     out: Picture = Path("masks.png"),
-    rate: Annotated[float, typer.Option(min=0, max=1, help="At which a Transformer's positions are dropped.")] = 0.3,
-    seed: Annotated[int, typer.Option(min=0, help="Which masks are drawn.")] = 0,
+    rate: Annotated[
+        float, typer.Option(min=0, max=1, metavar="RATE", help="At which a Transformer's positions are dropped.")
+    ] = 0.3,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Which masks are drawn.")] = 0,
 ) -> None:
     """Tell a policy in words, and draw its masks.
 
@@ -134,10 +136,12 @@ def compare(
 ) -> None:
     """Draw the best-so-far curves of several studies.
 
+    Who finds good policies sooner: the learned proposer, or random search with the same number of trials?
+
     \b
     Examples:
       autodropout compare learned random --out curves.png
-      autodropout compare sqlite:///one.db#mine sqlite:///other.db#mine
+      autodropout compare 'sqlite:///one.db#mine' 'sqlite:///other.db#mine'
     """
     from autodropout.cli.studies import opened, study_facts
     from autodropout.report.history import read_history

@@ -50,19 +50,23 @@ def search(
     storage: StorageUrl = STORAGE,
     name: Annotated[str | None, typer.Option(metavar="STUDY", help="The study's name, if not the recipe's.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Of the study; all others follow from it. 0 at first.")
+        int | None, typer.Option(min=0, metavar="N", help="Of the study: all others follow from it; 0 in a new one.")
     ] = None,
     out: OutFolder = None,
     deadline: Deadline = None,
     early_stopping: Annotated[
-        bool | None, typer.Option("--early-stopping/--no-early-stopping", help="Stop hopeless children by halving.")
+        bool | None,
+        typer.Option(
+            "--early-stopping/--no-early-stopping", help="Stop children whose curve is hopeless, by successive halving."
+        ),
     ] = None,
     rung: Annotated[
-        int | None, typer.Option(min=1, metavar="STEP", help="Where early stopping first compares children.")
+        int | None,
+        typer.Option(min=1, metavar="STEP", help="The step of a child where early stopping first compares it."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for a policy; the same command again goes on where it was.
+    """Search for a policy; the same command again goes on.
 
     Leaves the best policy, a picture of its masks and a report in out/STUDY, or in --out. What is left out of the
     command is the recipe's, or, where the study exists already, as it was last time.

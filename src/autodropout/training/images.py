@@ -28,7 +28,7 @@ from autodropout.models import image_model
 from autodropout.spaces import Space
 from autodropout.training.augment import Augment, mixing
 from autodropout.training.descent import Descent, Schedule, scheduled
-from autodropout.training.distributed import ranks, seed_rank
+from autodropout.training.distributed import ranks, seed_rank, world
 from autodropout.training.ema import MovingAverage
 from autodropout.training.feed import Feed, resident
 from autodropout.training.fixres import FixRes, fine_tune
@@ -36,7 +36,9 @@ from autodropout.training.judging import accuracies
 from autodropout.training.loop import Loop, Stateful
 from autodropout.training.pictures import RESIZING, Pictures
 from autodropout.training.run import Regularizer, Run, Scores, identity
+from autodropout.training.weights import export
 
+WEIGHTS = "model.safetensors"  # what was judged, in the run's folder
 SMALLEST = {"wrn": "wrn-10-1", "resnet50": "resnet50-half", "efficientnet": "efficientnet-b0-half"}  # of each family
 
 
@@ -170,6 +172,8 @@ class ImageTraining:
                     metrics |= learner.fixed(self.fixres, splits.train, held_out, part, config)
                 if run.test and part != "test":
                     metrics |= learner.judged(splits.test, "test")
+                if run.folder is not None and world().writes:
+                    export(run.folder / WEIGHTS, learner.model)
         return Scores(metrics[f"{part}_accuracy"], metrics)
 
     def smoke(self) -> Self:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from translation_tools import TOY, Words, pairs, toy
 
 from autodropout.data import Translation
 from autodropout.training.run import Run
 from autodropout.training.translation_scores import mean_loss, translate
-from training.translation_tools import TOY, Words, pairs, toy
 
 pytestmark = [
     pytest.mark.gpu,
