@@ -8,17 +8,13 @@ interleaved, so that a slow moment of the machine hits all; ratios are medians o
 a part of the batch, for it would take minutes on all of it.
 """
 
-import argparse
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
@@ -29,6 +25,7 @@ from autodropout.training.augment import (
     IMAGENET_STD,
     augmentation,
 )
+from recording import facts, options, write
 
 CIFAR = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(CIFAR_MEAN), list(CIFAR_STD))])
 IMAGENET = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(IMAGENET_MEAN), list(IMAGENET_STD))])
@@ -117,12 +114,10 @@ def measure(name: str, images: Tensor, part: int, rounds: int, compiled: bool) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small batches, few rounds, not compiled")
+    parser = options(__doc__, None, smoke="small batches, few rounds, not compiled")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--names", nargs="+", choices=tuple(THEIRS), default=tuple(THEIRS))
-    parser.add_argument("--out", type=Path, help="results/augment-DEVICE.json when left out")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -130,17 +125,9 @@ def main() -> None:
     on_gpu = device.type == "cuda"
     rounds = 2 if args.smoke else args.rounds
     small, large = (8, 4) if args.smoke else (512, 256) if on_gpu else (256, 16)
-    record = {
-        "what": f"raw bytes to normalized floats, {rounds} interleaved rounds, torchvision on one core of the host",
-        "date": date.today().isoformat(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else f"{platform.machine()}, 1 thread",
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        "results": [],
-    }
+    what = f"raw bytes to normalized floats, {rounds} interleaved rounds, torchvision on one core of the host"
+    machine = torch.cuda.get_device_name(device) if on_gpu else f"{platform.machine()}, 1 thread"
+    record = facts(what, ("torch", "torchvision"), machine) | {"results": []}
     print(f"{'pipeline':22}{'batch':>22}  {'way':18}{'images/s':>12}{'ms/batch':>11}{'x torchvision':>15}")
     for name in args.names:
         shape = (large, 3, 256, 256) if name.startswith("imagenet") else (small, 3, 32, 32)
@@ -151,8 +138,7 @@ def main() -> None:
             numbers = f"{row['images_per_s']:>12,}{row['ms_per_batch']:>11.3f}{row['times_torchvision']:>15.1f}"
             print(f"{name:22}{shape!s:>22}  {way:18}{numbers}")
     out = args.out or Path(f"results/augment-{device.type}.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    write(record, out)
     print(f"\nraw times: {out}")
 
 

@@ -19,11 +19,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
-def options(description: str | None, out: str, smoke: str) -> argparse.ArgumentParser:
-    """A parser with --smoke and --out."""
+def options(description: str | None, out: str | None, smoke: str) -> argparse.ArgumentParser:
+    """A parser with --smoke and --out; a benchmark whose file depends on other options gives no `out`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help=f"{smoke}, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--out", type=Path, default=None if out is None else Path(out))
     return parser
 
 

@@ -9,16 +9,14 @@ torch's own function at exactly the sites of the policy: main branches and short
 Transformer layer. The policy has a pattern at each of them, drawn per channel, rotated and sheared: none costs more.
 """
 
-import argparse
 import itertools
-import json
+import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 
 import torch
@@ -34,6 +32,7 @@ from autodropout.recipes import images as recipes
 from autodropout.spaces import TRANSFORMER_SITES, ConvGroup
 from autodropout.training import Run
 from autodropout.training.images import ImageTraining, Learner
+from recording import facts, options, write
 
 RATE = 0.2
 LIMIT = 1.5  # of a policy's overhead to nn.Dropout's
@@ -249,28 +248,22 @@ def discard(value: object) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small models and few rounds, to see that it runs")
+    parser = options(__doc__, None, smoke="small models and few rounds")
     parser.add_argument("--cuda", action="store_true", help="on the GPU, and what data and augmentation take there")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if args.cuda else "cpu")
     out = args.out or Path(f"results/training-{device.type}.json")
     rounds = 2 if args.smoke else args.rounds
-    record: dict[str, object] = {
-        "what": f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds",
-        "date": date.today().isoformat(),
-        "machine": torch.cuda.get_device_name()
-        if args.cuda
-        else f"{platform.machine()}, {torch.get_num_threads()} threads",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "policies": cost_of_policies(args.smoke, rounds, device),
-    }
+    load = os.getloadavg()[0]
+    machine = torch.cuda.get_device_name() if args.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    what = f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds"
+    record = facts(what, ("torch",), machine)
+    record["policies"] = cost_of_policies(args.smoke, rounds, device)
     if args.cuda:
         record["data"] = cost_of_data(args.smoke, rounds)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    record["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]  # of the machine, before and after
+    write(record, out)
     print(f"\nraw times: {out}")
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,10 +26,12 @@ class Zygote:
     def __init__(self, script: str) -> None:
         sources = Path(sys.modules["autodropout"].__file__).parents[1]
         paths = [sources, Path(__file__).parent, Path(script).parent]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         )
@@ -43,14 +46,26 @@ class Zygote:
         """The status of that child, or of the last one, once it has ended; negative for a signal."""
         return self._ask({"wait": self._last if pid is None else pid})
 
+    def run(self, task: str, **arguments: Any) -> int:
+        return self.wait(self.spawn(task, **arguments))
+
+    def said(self) -> str:
+        """All that came on stderr so far."""
+        self._errors.seek(0)
+        return self._errors.read()
+
     def close(self) -> None:
         self._process.communicate()
+        print(self.said(), file=sys.stderr)
+        self._errors.close()
 
     def _ask(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        assert answer, self.said()
+        return int(answer)
 
 
 class Log:

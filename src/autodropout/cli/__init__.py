@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from autodropout import __version__
+import autodropout
 from autodropout.cli import data, experiments, reading, searching
 from autodropout.cli.shell import Commands
 
@@ -50,7 +50,7 @@ app = typer.Typer(
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"autodropout {__version__}")
+        typer.echo(f"autodropout {autodropout.__version__}")
         raise typer.Exit
 
 
