@@ -10,7 +10,6 @@ Transformer layer. The policy has a pattern at each of them, drawn per channel, 
 """
 
 import itertools
-import os
 import platform
 import statistics
 import time
@@ -255,14 +254,12 @@ def main() -> None:
     device = torch.device("cuda" if args.cuda else "cpu")
     out = args.out or Path(f"results/training-{device.type}.json")
     rounds = 2 if args.smoke else args.rounds
-    load = os.getloadavg()[0]
     machine = torch.cuda.get_device_name() if args.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     what = f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds"
     record = facts(what, ("torch",), machine)
     record["policies"] = cost_of_policies(args.smoke, rounds, device)
     if args.cuda:
         record["data"] = cost_of_data(args.smoke, rounds)
-    record["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]  # of the machine, before and after
     write(record, out)
     print(f"\nraw times: {out}")
 

@@ -131,6 +131,16 @@ def test_a_deadline_ends_a_child_with_all_it_started_and_nobody_else(
     assert collect(running, 1)[0].value == 1.0
 
 
+def test_a_deadline_ends_a_child_that_never_stops_talking(engine: Make) -> None:
+    def child(policy: Policy, seed: int, report: Report) -> float:
+        while True:
+            report(1, 0.5)
+
+    running = engine(child, deadline=1, judge=lambda number, step, value: False)
+    submit(running, 0)
+    assert collect(running, 1)[0].failure.kind is FailureKind.TIMEOUT
+
+
 def test_a_death_is_seen_while_a_fork_of_the_worker_lives(engine: Make, tmp_path: Path) -> None:
     """A fork holds the worker's socket open; a data loader's processes are such."""
     pid = tmp_path / "pid"

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_nodes_come_and_go_and_free_follows(cluster: Cluster, tmp_path: Path) ->
         cluster.remove_node(node, allow_graceful=False)
         lost = collect(running, 2)
         assert {answer.failure.kind for answer in lost} == {FailureKind.CRASH}
-        assert all("the worker was lost: " in answer.failure.message for answer in lost)
+        assert all(re.match(r"the worker on \S+ was lost: ", answer.failure.message) for answer in lost)
         until(lambda: sum(map(alive, workers)) == 1, 10, "processes outlive their node")
         assert (running.free(), running.answers(timeout=0.1)) == (0, [])
     wait_until_gone(workers)

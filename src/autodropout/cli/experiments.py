@@ -311,7 +311,10 @@ def _table(
         metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
         typer.echo(f"{row.variant.name}, seed {row.seed}: {metrics}", err=True)
 
-    rows = compare(training, variants, seeds, place.out, run, tell)
+    first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
+    rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None)
+    if not first:
+        return
     if as_json:
         keys = [{"variant": row.variant.name, "rate": row.variant.rate, "seed": row.seed} for row in rows]
         scores = [{"reward": row.scores.reward, "metrics": dict(row.scores.metrics)} for row in rows]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from autodropout.recipes.recipe import Training
 from autodropout.spaces.atomic import write_atomically
+from autodropout.training.distributed import ranks, world
 from autodropout.training.run import Regularizer, Run, Scores, identity
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -58,11 +59,13 @@ def compare(
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise ValueError(f"two variants have one name: {', '.join(names)}")
+    run = run or Run()
     rows = []
-    for seed in seeds:
-        for variant in variants:
-            rows.append(Row(variant, seed, _once(training, variant, seed, folder, run or Run())))
-            watch(rows[-1])
+    with ranks(run.where):  # under torchrun one group serves all trainings: a second one would not come about
+        for seed in seeds:
+            for variant in variants:
+                rows.append(Row(variant, seed, _once(training, variant, seed, folder, run)))
+                watch(rows[-1])
     return rows
 
 
@@ -76,8 +79,9 @@ def _once(training: Training, variant: Variant, seed: int, folder: Path, run: Ru
         if not run.test or any(name.startswith("test") for name in scores.metrics):
             return scores
     scores = training.fit(variant.regularizer, variant.rate, seed, replace(run, folder=where))
-    content = {"variant": variant.name, "rate": variant.rate, "seed": seed, "reward": scores.reward}
-    write_atomically(finished, json.dumps(content | {"metrics": dict(scores.metrics)}, indent=1).encode())
+    if world().writes:
+        content = {"variant": variant.name, "rate": variant.rate, "seed": seed, "reward": scores.reward}
+        write_atomically(finished, json.dumps(content | {"metrics": dict(scores.metrics)}, indent=1).encode())
     return scores
 
 

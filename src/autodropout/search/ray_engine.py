@@ -9,7 +9,8 @@ asked for; the engine looks again every second. `free` counts those that run and
 place takes none. An actor that dies, with its node or alone, is replaced, and its job is answered as a crash.
 
 Ray retries nothing: a second attempt is the driver's to decide and in the ledger. When the driver is gone, Ray ends its
-actors, and with them the workers end themselves (`worker_process`).
+actors, and with them the workers end themselves (`worker_process`). When the cluster's head is gone, or Ray's process
+on the driver's node, Ray ends the driver: the study can be resumed, as after any other kill.
 """
 
 import logging
@@ -60,9 +61,13 @@ class _Post:
 
     actor: Any
     life: Any  # the reference that Ray answers when the actor is dead
-    up: bool = False
+    node: str | None = None  # where it runs, once it does
     job: Sequence[Task] | None = None
     limit: float | None = None  # when the job has taken too long
+
+    @property
+    def idle(self) -> bool:
+        return self.node is not None and self.job is None
 
 
 class RayEngine:
@@ -101,6 +106,14 @@ class RayEngine:
             pickled = file.read()
         self._workers, self._most, self._deadline, self._judge = workers, most, deadline, judge
         self._cpus, self._gpus = cpus_per_child, gpus_per_child
+        self._hosts: Any = ray.remote(Host).options(
+            num_cpus=self._cpus,
+            num_gpus=self._gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=2,  # `life`, and a job
+            scheduling_strategy="SPREAD",
+        )
         self._cluster = Connection(address, room=len(pickled))
         try:
             if self._cluster.started and not self._cluster.places(self._cpus, self._gpus):
@@ -126,7 +139,7 @@ class RayEngine:
 
     def free(self) -> int:
         with self._lock:
-            return max(0, sum(post.up and post.job is None for post in self._posts) - len(self._jobs))
+            return max(0, sum(post.idle for post in self._posts) - len(self._jobs))
 
     def submit(self, job: Sequence[Task]) -> None:
         assert job, "a job has at least one task"
@@ -179,9 +192,9 @@ class RayEngine:
             wanted = min(wanted, self._most)
         while len(self._posts) < wanted and now >= self._hire_at:
             self._hire()
-        for post in [post for post in self._posts if not post.up][: max(0, len(self._posts) - wanted)]:
+        for post in [post for post in self._posts if post.node is None][: max(0, len(self._posts) - wanted)]:
             self._dismiss(post)
-        if any(post.up for post in self._posts):
+        if any(post.node is not None for post in self._posts):
             self._silent_since = now
         elif now - self._silent_since > SILENCE_SECONDS:
             self._silent_since = now
@@ -189,7 +202,7 @@ class RayEngine:
 
     def _hire(self) -> None:
         path = [folder or os.getcwd() for folder in sys.path]
-        actor = self._actor_class().remote(
+        actor = self._hosts.remote(
             self._child, self._deadline, judged=self._judge is not None, path=path, gpus=self._gpus > 0
         )
         post = _Post(actor, actor.life.remote())
@@ -197,16 +210,6 @@ class RayEngine:
             self._posts.append(post)
         self._listen(post, post.life)
         self._listen(post, actor.where.remote())
-
-    def _actor_class(self) -> Any:
-        return ray.remote(Host).options(
-            num_cpus=self._cpus,
-            num_gpus=self._gpus,
-            max_restarts=0,
-            max_task_retries=0,
-            max_concurrency=2,  # `life`, and a job
-            scheduling_strategy="SPREAD",
-        )
 
     def _dismiss(self, post: _Post) -> None:
         with self._lock:
@@ -225,9 +228,9 @@ class RayEngine:
             self._lose(post, error)
             return
         said = done.result()
-        if isinstance(said, str):
+        if isinstance(said, str):  # of `where`; all else is of a job
             with self._lock:
-                post.up = True
+                post.node = said
             self._served, self._deaths = True, 0
         elif isinstance(said, tuple):
             assert self._judge is not None
@@ -241,8 +244,8 @@ class RayEngine:
         """The actor has died, or cannot be reached so that it must."""
         self._dismiss(post)
         if post.job is not None:
-            self._answers.put(failed(post.job, _failure(error)))
-        elif not post.up:
+            self._answers.put(failed(post.job, _failure(error, post.node)))
+        elif post.node is None:
             if isinstance(error, RayActorError) and error.actor_init_failed and not self._served:
                 raise RuntimeError(f"no worker can start on the Ray cluster: {error}") from error
             self._deaths += 1
@@ -261,7 +264,7 @@ class RayEngine:
         for post in self._posts:
             if not self._jobs:
                 return
-            if post.up and post.job is None:
+            if post.idle:
                 with self._lock:
                     post.job = self._jobs.popleft()
                 if self._deadline is not None:
@@ -281,11 +284,11 @@ def check_resources(cpus: float, gpus: float) -> None:
         raise ValueError(f"gpus_per_child must be a whole number, or a share below 1, got {gpus}")
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException, node: str | None) -> Failure:
     """What Ray says of an actor's end, as a ledger keeps it."""
     kind = FailureKind.OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else FailureKind.CRASH
     said = " ".join(line for line in str(error).splitlines() if not line.startswith("\t"))  # those are numbers
-    return Failure(kind, f"the worker was lost: {textwrap.shorten(said, 300)}")
+    return Failure(kind, f"the worker on {node} was lost: {textwrap.shorten(said, 300)}")
 
 
 def _taken(answers: list[Answer] | BaseException) -> list[Answer]:

@@ -31,7 +31,7 @@ class Host:
         self._seat = Seat(self._child.fileno(), deadline, judged)
 
     def where(self) -> str:
-        """Answers once the actor runs."""
+        """The node's name: answers once the actor runs."""
         return platform.node()
 
     def life(self) -> None:
@@ -51,6 +51,8 @@ class Host:
         while True:
             assert self._seat.connection is not None
             heard = wait([self._seat.connection], TICK_SECONDS)
-            said = self._seat.hear() if heard else self._seat.check()
+            said: list[Answer] | Question | None = self._seat.check()  # also when a child never stops talking
+            if said is None and heard:
+                said = self._seat.hear()
             if said is not None:
                 return said
