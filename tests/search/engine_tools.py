@@ -53,6 +53,10 @@ def by_seed(actions: dict[int, Callable[[], object]]) -> Child:
     return child
 
 
+def exhaust_memory() -> float:
+    raise MemoryError("too much")
+
+
 def hang() -> float:
     time.sleep(600)
     return 0.0

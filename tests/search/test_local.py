@@ -1,7 +1,9 @@
 """What is the local engine's own; the contract of engines is in `test_engines`."""
 
+import os
 import time
 
+import pytest
 from engine_tools import by_seed, collect, task
 
 from autodropout.search.local import LocalEngine
@@ -31,5 +33,15 @@ def test_all_workers_are_free_at_once() -> None:
         assert running.free() == 0
         collect(running, 3)
         assert running.free() == 3
+    finally:
+        running.close()
+
+
+def test_workers_inherit_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTODROPOUT_STORAGE", "postgresql://me:secret@host/studies")
+    running = LocalEngine(by_seed({0: lambda: float("secret" in str(os.environ))}))
+    try:
+        running.submit([task(0)])
+        assert collect(running, 1)[0].value == 0.0
     finally:
         running.close()

@@ -180,6 +180,7 @@ def test_children_end_with_a_driver_that_has_joined_and_the_cluster_stays(cluste
         assert [answer.value for answer in run_all(running, range(2))] == [1.0] * 2
 
 
+@pytest.mark.slow
 def test_a_frozen_actor_is_overdue_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "START_SECONDS", 0.0)
     monkeypatch.setattr(ray_engine, "GRACE_SECONDS", 1.0)
