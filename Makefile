@@ -21,8 +21,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 search: setup ## learn a policy on the bundled digits; leaves it, its masks and a report in out/digits
 	$(RUN) -m autodropout search digits
 
-test: setup ## the tests, without the slow ones
-	$(RUN) -m pytest
+test: setup ## the tests, without the slow ones; a file at a time on each of two cores
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 test-slow: setup ## the slow tests
 	$(RUN) -m pytest -m slow --timeout 3600

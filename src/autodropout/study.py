@@ -150,7 +150,7 @@ def restore(study: Writer) -> Proposer:
 @contextmanager
 def _interruptible(driver: Driver) -> Iterator[None]:
     """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt; SIGTERM, and the
-    SIGHUP of a terminal that is closed, raise SystemExit.
+    SIGHUP of a terminal that is closed, raise SystemExit. A third Ctrl-C does not wait for the driver.
 
     So the driver can give its trials back and end its workers, where the signal alone would end the process.
     """
@@ -159,15 +159,19 @@ def _interruptible(driver: Driver) -> Iterator[None]:
         return
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, again)
         driver.stop()
         log.warning(
             "Interrupted: waiting for %d children under way; the study can be resumed. Ctrl-C again ends it at once",
             driver.progress.running,
         )
 
+    def again(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        driver.end(KeyboardInterrupt())
+
     def terminated(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)  # as a shell reports it
+        driver.end(SystemExit(128 + number))  # as a shell reports it
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     if before[signal.SIGINT] not in (None, signal.SIG_IGN):  # in the background Ctrl-C is for somebody else

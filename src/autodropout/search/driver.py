@@ -104,6 +104,7 @@ class Driver:
         self._best: float | None = None
         self._metrics: dict[str, float] = {}
         self._stopping = False
+        self._end: BaseException | None = None
         self._resume()
 
     def run(self) -> None:
@@ -115,15 +116,22 @@ class Driver:
                 self._dispatch()
                 self._watch(self.progress)
                 self._settle(self._engine.answers(timeout=self._patience()))
+                if self._end is not None:
+                    raise self._end
             self._learn()
             self._watch(self.progress)
-        except BaseException:  # a second Ctrl-C among them
+        except BaseException:  # what `end` was given among them
             self._give_back()
             raise
 
     def stop(self) -> None:
         """Start nothing new; `run` returns when the trials under way have ended. Safe in a signal handler."""
         self._stopping = True
+
+    def end(self, error: BaseException) -> None:
+        """Let `run` raise this, within about a second. Safe in a signal handler, where raising it would not be: it
+        could fall into a commit, and with the connection go the trials that shall be given back."""
+        self._end = error
 
     @property
     def progress(self) -> Progress:
