@@ -1,6 +1,7 @@
 """Ray for tests: started as the engine starts it, on loopback and with a token; and nothing of it is left behind."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,6 +28,7 @@ def ray_of_this_machine() -> Iterator[None]:
 def ray_cluster(*cpus: int, **head: object) -> Iterator[Cluster]:
     """A cluster of several nodes on this machine. The first, on which the drivers are, is never removed."""
     before = set(descendants(os.getpid()))
+    handler = signal.getsignal(signal.SIGTERM)  # a node that is started here sets its own, and leaves it
     with ray_start._alone():
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], "include_dashboard": False, **head})
         try:
@@ -36,6 +38,7 @@ def ray_cluster(*cpus: int, **head: object) -> Iterator[Cluster]:
         finally:
             started = set(descendants(os.getpid())) - before
             made.shutdown()
+            signal.signal(signal.SIGTERM, handler)
     nobody_left(started)
 
 
