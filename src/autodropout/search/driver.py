@@ -112,14 +112,16 @@ class Driver:
         try:
             while self._scored < self._trials and not (self._stopping and not self._running):
                 self._learn()
+                if self._end is not None:
+                    raise self._end
                 self._refill()
                 self._dispatch()
                 self._watch(self.progress)
                 self._settle(self._engine.answers(timeout=self._patience()))
-                if self._end is not None:
-                    raise self._end
             self._learn()
             self._watch(self.progress)
+            if self._end is not None:
+                raise self._end
         except BaseException:  # what `end` was given among them
             self._give_back()
             raise
