@@ -7,12 +7,7 @@ from a skip input can make the gradient larger by orders of magnitude in every l
 why `training/clipped_adam.py` leaves out a step whose gradient is not finite.
 """
 
-import argparse
-import json
-import platform
 from dataclasses import replace
-from datetime import date
-from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -20,6 +15,7 @@ from torch.nn import functional as F
 import autodropout as ad
 from autodropout.models.transformer_xl import TransformerXL
 from autodropout.recipes.language import RATE, TRANSFORMER_XL
+from recording import facts, options, write
 
 VOCABULARY, ROWS, SEGMENT = 10_000, 3, 70
 
@@ -50,10 +46,8 @@ def first_gradient(seed: int | None, layers: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="two layers and two policies, nothing is written")
+    parser = options(__doc__, "results/gradients.json", "two layers and two policies, nothing written")
     parser.add_argument("--policies", type=int, default=24)
-    parser.add_argument("--out", type=Path, default=Path("results/gradients.json"))
     args = parser.parse_args()
     layers, policies = (2, 2) if args.smoke else (TRANSFORMER_XL.layers, args.policies)
     rows = []
@@ -61,14 +55,8 @@ def main() -> None:
         rows.append(first_gradient(seed, layers))
         print(rows[-1], flush=True)
     if not args.smoke:
-        record = {
-            "what": f"first gradient of a fresh Transformer-XL, {layers} layers, random policies at rate {RATE}",
-            "date": date.today().isoformat(),
-            "machine": platform.machine(),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "rows": rows,
-        }
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        what = f"first gradient of a fresh Transformer-XL, {layers} layers, random policies at rate {RATE}"
+        write(facts(what, ["torch"]) | {"rows": rows}, args.out)
         print(f"written to {args.out}")
 
 

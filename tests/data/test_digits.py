@@ -23,7 +23,7 @@ def test_sizes_and_shapes() -> None:
 
 
 def test_the_parts_are_disjoint_and_together_everything() -> None:
-    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    sklearn_datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
     data = load(size=8)  # as they are: no two of the 1,797 images are equal
     seen = [image.numpy().tobytes() for part in (data.train, data.validation, data.test) for image in part.images]
     bundled = torch.tensor(sklearn_datasets.load_digits().images, dtype=torch.float32) / 8 - 1

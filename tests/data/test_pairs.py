@@ -13,7 +13,7 @@ from autodropout.data.bitext import Bitext
 from autodropout.data.pairs import prepare
 from autodropout.data.subwords import BOS, EOS, PAD, UNK, Subwords, trained
 
-pytest.importorskip("sentencepiece")
+pytest.importorskip("sentencepiece", reason="sentencepiece, of the extra `translation`, is not installed")
 WORDS = [
     "der",
     "die",

@@ -10,7 +10,7 @@ import real_data
 from autodropout.data import MissingData, iwslt14, multi30k, tatoeba, wmt14
 from autodropout.data.bitext import in_parallel, segments, without_bpe
 
-pytest.importorskip("sentencepiece")
+pytest.importorskip("sentencepiece", reason="sentencepiece, of the extra `translation`, is not installed")
 WORDS = {
     "de": ["Der", "Die", "Ein", "mann", "frau", "kind", "hund", "geht", "sieht", "isst", "haus"],
     "en": ["The", "A", "man", "woman", "child", "dog", "goes", "sees", "eats", "house", "book"],

@@ -1,9 +1,7 @@
 """What can be wrong with the place of a ledger: each a clear message, and nothing that was written is lost."""
 
 import os
-import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -26,6 +24,7 @@ from autodropout.search.errors import (
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
 from ledger_server import Server
+from small_disk import mounted
 from zygote import Zygote
 
 
@@ -121,15 +120,8 @@ def test_a_file_without_room_to_grow(path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small disk")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=False).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
+    with mounted(tmp_path, megabytes=2) as disk:
+        yield disk
 
 
 def fill(ballast: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from autodropout.training import packing
 from autodropout.training.checkpoint import CheckpointError, Checkpoints, load, save
 from autodropout.training.packing import DTYPES
+from small_disk import mounted
 
 
 def again(state: Any, folder: Path) -> Any:
@@ -254,15 +254,8 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small disk")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
+    with mounted(tmp_path, megabytes=1) as disk:
+        yield disk
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(small_disk: Path) -> None:

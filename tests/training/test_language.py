@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import autodropout as ad
 from autodropout.data import MissingData, ptb
+from autodropout.data.corpora import corpus_in
 from autodropout.models.transformer_xl import TransformerXL
 from autodropout.recipes.language import search_training
 from autodropout.spaces import TRANSFORMER_SITES
@@ -329,7 +330,7 @@ def test_texts_that_are_wrong(tmp_path: Path) -> None:
         small(tmp_path).fit(None, 0.0, 0, CPU)
     write_text(tmp_path)
     validation, train = tmp_path / "ptb" / "ptb.valid.txt", tmp_path / "ptb" / "ptb.train.txt"
-    ptb._read.cache_clear()
+    corpus_in.cache_clear()
     validation.write_text(" ".join(WORDS) + "\nw1 stranger\n")
     with pytest.raises(ValueError, match=r"ptb.valid.txt, line 2: 'stranger' is not in the vocabulary of 13 words"):
         small(tmp_path).fit(None, 0.0, 0, CPU)

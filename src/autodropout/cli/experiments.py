@@ -60,8 +60,8 @@ class _Place:
     device: str | None
     bfloat16: bool
     compile: bool
-    tensorboard: bool
-    test: bool
+    tensorboard: bool = False
+    test: bool = False
 
     def run(self) -> "Run":
         from autodropout.training.run import Run
@@ -189,7 +189,7 @@ def tune_rate(
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
-    place = _Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled, False, False)
+    place = _Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
     _table(training, variants, range(seeds), place, as_json)
 
 
@@ -221,7 +221,7 @@ def ablate(
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.ablations(load(policy), found.rate if rate is None else rate)
-    place = _Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled, False, False)
+    place = _Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
     _table(training, variants, range(seeds), place, as_json)
 
 
@@ -255,7 +255,7 @@ def transfer(
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.final
     moved = after.transferred(load(policy), training.space())
-    place = _Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, False, test)
+    place = _Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     place.out.mkdir(parents=True, exist_ok=True)
     moved.save(place.out / "policy.json")
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]

@@ -12,6 +12,7 @@ Needs `pip install optuna`, imported on first use.
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 
-class OptunaSearch:
+class OptunaSearch(ABC):
     """An Optuna sampler behind the proposer's protocol; each sampler is a subclass with its `name`."""
 
     name: str
@@ -65,8 +66,9 @@ class OptunaSearch:
         search._observe(from_tensors(tensors))
         return search
 
+    @abstractmethod
     def _sampler(self, seed: int) -> "BaseSampler":
-        raise NotImplementedError
+        """The sampler of one proposal."""
 
     def _observe(self, seen: Sequence[Seen]) -> None:
         optuna = _optuna(self.name)

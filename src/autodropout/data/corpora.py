@@ -8,6 +8,7 @@ appear. Nothing is lower-cased or replaced: the files come prepared, rare words 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -34,6 +35,13 @@ class Corpus:
             for token in (int(part.min()), int(part.max())):
                 if not 0 <= token < len(self.vocabulary):
                     raise ValueError(f"{name} holds the id {token}, the vocabulary has {len(self.vocabulary)} words")
+
+
+@lru_cache(maxsize=1)
+def corpus_in(folder: Path, files: tuple[str, str, str]) -> Corpus:
+    """`read_corpus`, once: the children of a search come back for the same text."""
+    train, validation, test = (folder / name for name in files)
+    return read_corpus(train, validation, test)
 
 
 def read_corpus(train: Path, validation: Path, test: Path) -> Corpus:

@@ -3,10 +3,9 @@
 Counted with the `<eos>` that ends each line, empty lines too, as is usual.
 """
 
-from functools import lru_cache
 from pathlib import Path
 
-from autodropout.data.corpora import Corpus, read_corpus
+from autodropout.data.corpora import Corpus, corpus_in
 from autodropout.data.folders import find
 
 NAME = "wikitext-2"
@@ -23,15 +22,9 @@ def load(*, data: Path | str | None = None) -> Corpus:
         MissingData: the files are not there.
         ValueError: a file is empty, or has a word the training part has not.
     """
-    return _read(folder(data))
+    return corpus_in(folder(data), FILES)
 
 
 def folder(data: Path | str | None = None) -> Path:
     """Where the files are."""
     return find(NAME, FILES, inside=("wikitext-2",), data=data)
-
-
-@lru_cache(maxsize=1)
-def _read(folder: Path) -> Corpus:
-    train, validation, test = (folder / name for name in FILES)
-    return read_corpus(train, validation, test)
