@@ -47,9 +47,10 @@ def until(condition: Callable[[], object], process: subprocess.Popen) -> None:
         time.sleep(0.1)
 
 
-def starting(url: str) -> bool:
-    """Trials have been given to workers."""
-    return any(trial.state is State.RUNNING for trial in trials(url))
+def starting(url: str, process: subprocess.Popen) -> bool:
+    """Both trials have been given away, and both workers' processes exist."""
+    running = [trial for trial in trials(url) if trial.state is State.RUNNING]
+    return len(running) == 2 and len(children_of(process.pid)) == 2
 
 
 def children_of(pid: int) -> list[int]:
@@ -84,7 +85,7 @@ def test_ctrl_c_while_workers_are_still_starting(tmp_path: Path, url: str, press
     arguments = ["search", "tiny", "--trials", "1000", "--storage", url]
     with started(tmp_path, *arguments, LOADING=2 if presses == 1 else 600) as process:
         try:
-            until(lambda: starting(url), process)
+            until(lambda: starting(url, process), process)
             workers = children_of(process.pid)
             for _ in range(presses):
                 os.killpg(process.pid, signal.SIGINT)
