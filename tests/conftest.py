@@ -1,6 +1,7 @@
 """Shared by all tests: one thread, so that tests side by side do not wait for each other; a fixed seed; a study, a
 PostgreSQL server."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ import small_study
 
 if TYPE_CHECKING:
     from ledger_server import Server
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run on a CPU
 
 
 @pytest.fixture(autouse=True)

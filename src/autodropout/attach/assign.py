@@ -3,9 +3,9 @@
 from typing import Literal
 
 from autodropout.attach.sites import Finding, Role, Site
-from autodropout.layers import Baseline, ConvRule, Rule, SequenceRule
+from autodropout.layers import Baseline, ConvRule, PatternRule, Rule, SequenceRule
 from autodropout.layers.baselines import BRANCH_END
-from autodropout.spaces import ConvPolicy, Policy, TransformerPolicy
+from autodropout.spaces import ConvPattern, ConvPolicy, Policy, SequencePattern, TransformerPolicy
 
 Depth = Literal["linear", "constant"]
 
@@ -17,6 +17,23 @@ def rules(policy: Policy | Baseline, finding: Finding) -> dict[str, Rule]:
     if isinstance(policy, ConvPolicy):
         return _of_conv_policy(policy, finding)
     return _of_transformer_policy(policy, finding)
+
+
+def live_rules(policy: Policy, finding: Finding) -> dict[str, PatternRule]:
+    """A rule for every site, by its name: one that drops nothing where `rules` has none."""
+    chosen = rules(policy, finding)
+    result: dict[str, PatternRule] = {}
+    for site in finding.sites:
+        rule = chosen.get(site.name)
+        if isinstance(rule, PatternRule):
+            result[site.name] = rule
+        elif finding.kind == "convnet":
+            result[site.name] = ConvRule(
+                ConvPattern.decode((0,) * len(ConvPattern.tokens)), (site.shape[2], site.shape[3])
+            )
+        else:
+            result[site.name] = SequenceRule(SequencePattern.decode((0,) * len(SequencePattern.tokens)))
+    return result
 
 
 def shares(finding: Finding, depth: Depth) -> dict[str, float]:

@@ -7,13 +7,13 @@ shortcut at the rate of its block's last site; constant for Transformers.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from autodropout.attach.assign import Depth, group_sizes, rules, shares
+from autodropout.attach.assign import Depth, group_sizes, live_rules, rules, shares
 from autodropout.attach.convnet.find import find as find_convnet
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
@@ -61,7 +61,13 @@ class Attachment:
     """A policy on a model. `print(on)` shows its sites; `on.set_rate` changes the rate; `on.detach()` takes it off."""
 
     def __init__(
-        self, model: nn.Module, what: Policy | Baseline, finding: Finding, sites: Sequence[BoundSite], rate: float
+        self,
+        model: nn.Module,
+        what: Policy | Baseline,
+        finding: Finding,
+        sites: Sequence[BoundSite],
+        rate: float,
+        live: bool,
     ) -> None:
         self.model = model
         self.policy = what
@@ -69,6 +75,7 @@ class Attachment:
         self.sites = tuple(sites)
         self.unreached = finding.unreached
         self.rate = rate
+        self.live = live
 
     def set_rate(self, rate: float) -> None:
         """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up as they are."""
@@ -77,6 +84,34 @@ class Attachment:
             if bound.drop is not None:
                 bound.drop.set_rate(rate * bound.share)
         self.rate = rate
+
+    def set_policy(self, policy: Policy) -> None:
+        """Put another policy in this one's place, at the same rate; compiled code and captured graphs take it up.
+
+        Raises:
+            ValueError: the attachment is not live, or the policy does not fit the model.
+        """
+        if not self.live:
+            raise ValueError("set_policy needs a live attachment: ad.attach(..., live=True)")
+        if policy.kind != self.kind:
+            raise ValueError(f"this is a {self.kind}, and the policy is for a {policy.kind}")
+        finding = Finding(self.kind, tuple(bound.site for bound in self.sites), self.unreached)
+        chosen = rules(policy, finding)
+        everywhere = live_rules(policy, finding)
+        for bound in self.sites:
+            assert bound.drop is not None
+            bound.drop.set_rule(everywhere[bound.name])
+        self.sites = tuple(replace(bound, rule=chosen.get(bound.name)) for bound in self.sites)
+        self.policy = policy
+
+    def draw_from(self, noise: Tensor | None) -> None:
+        """Make every mask a function of `noise`, a 0-d int64 tensor that whoever trains changes from step to step.
+
+        Of 64 random bits, that is: near numbers would give related masks. None: back to the device's generator.
+        """
+        for bound in self.sites:
+            if bound.drop is not None:
+                bound.drop.noise = noise
 
     def detach(self) -> None:
         """Take everything off: the model is then as it was before `attach`."""
@@ -96,6 +131,7 @@ def attach(
     depth: Depth | None = None,
     stem: bool = False,
     kind: Kind | None = None,
+    live: bool = False,
 ) -> Attachment:
     """Put a policy, or a baseline, on a model. It acts while the model trains; in eval mode nothing changes.
 
@@ -105,12 +141,13 @@ def attach(
         or a dict of keyword arguments. One eval forward is traced on it. rate: the drop rate; when left out, the one
         recorded with the policy. depth: "linear" or "constant" over depth; when left out, linear for ConvNets and
         constant for Transformers. stem: whether normalizations before a ConvNet's first residual block are sites too.
-        kind: "convnet" or "transformer", for a baseline that both have on a model that is both.
+        kind: "convnet" or "transformer", for a baseline that both have on a model that is both. live: whether the
+        policy may be replaced by `set_policy` without compiling or capturing anything anew; every site then has a
+        mask, which is empty where the policy says nothing.
 
     Raises:
-        ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy,
-        or has a
-            policy attached already.
+        ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy, or
+            has a policy attached already; or a baseline is to be live.
     """
     model = unwrap(model)
     if any(KEY in module.__dict__ for module in model.modules()):
@@ -118,16 +155,19 @@ def attach(
     rate = _choose_rate(policy, rate)
     if depth not in (None, "linear", "constant"):
         raise ValueError(f'depth must be "linear" or "constant", got {depth!r}')
+    if live and isinstance(policy, Baseline):
+        raise ValueError(f"a baseline ({policy.name}) cannot be live; only policies are made of tokens")
     finding = discover(model, example, kind=kind or _kind_of(policy), stem=stem)
     rule_of = rules(policy, finding)
+    acting = live_rules(policy, finding) if live and not isinstance(policy, Baseline) else rule_of
     share_of = shares(finding, depth or ("linear" if finding.kind == "convnet" else "constant"))
     device = next((parameter.device for parameter in model.parameters()), None)
     bound = []
     for number, site in enumerate(finding.sites):
-        rule, share = rule_of.get(site.name), share_of[site.name]
-        drop = Drop(rule, rate * share, number, device) if rule is not None else None
-        bound.append(BoundSite(site, rule, share, drop))
-    on = Attachment(model, policy, finding, bound, rate)
+        acts, share = acting.get(site.name), share_of[site.name]
+        drop = Drop(acts, rate * share, number, device, live=live) if acts is not None else None
+        bound.append(BoundSite(site, rule_of.get(site.name), share, drop))
+    on = Attachment(model, policy, finding, bound, rate, live)
     try:
         for row in bound:
             if row.drop is not None:

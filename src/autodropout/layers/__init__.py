@@ -1,7 +1,7 @@
 """Masks at work: rules (our patterns and the peers), the drop that applies one at a rate, baselines by name."""
 
 from autodropout.layers.baselines import BASELINES, Baseline, baseline
-from autodropout.layers.drop import Drop, DropLayer, Rule, rescale
+from autodropout.layers.drop import Drop, DropLayer, PatternRule, Rule, rescale
 from autodropout.layers.rules import (
     ConvRule,
     DropBlock,
@@ -21,6 +21,7 @@ __all__ = [
     "DropBlock",
     "DropLayer",
     "Dropout",
+    "PatternRule",
     "Rule",
     "SequenceRule",
     "SpatialDropout",

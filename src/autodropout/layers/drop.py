@@ -5,12 +5,14 @@ rule at a rate. `Drop` is for models somebody else wrote: it is no `nn.Module`, 
 `state_dict`, `named_modules` and `export` alone. `DropLayer` is the same thing as a module, for models of one's own.
 """
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from autodropout.patterns.draws import fresh_seed
+from autodropout.patterns.bits import on_gpu
+from autodropout.patterns.draws import fresh, stream
 
 
 class Rule(Protocol):
@@ -21,24 +23,51 @@ class Rule(Protocol):
         ...
 
 
+class PatternRule(ABC):
+    """A rule whose pattern can also be read from a tensor: the same masks, packed (`patterns/bits.py`)."""
+
+    @abstractmethod
+    def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def tokens(self) -> list[int]:
+        """The pattern as integers; as many for every pattern of this kind."""
+
+    @abstractmethod
+    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
+        """`self(h, rate, seed ^ stream)`, had this rule the pattern that `tokens` say."""
+
+
 def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
     """`h * mask * Size / Sum`, zeros where nothing is kept. `kept` counts cells of `h`, not of a broadcast mask.
 
     The count is an integer and the scale float32 whatever `h.dtype`: in float16 a sum over a map overflows.
     `where` rather than a product: only the boolean mask is held for backward, and a dropped inf or NaN is gone.
     """
-    scale = h.numel() / kept.clamp(min=1).to(torch.float32)
+    size = torch.full_like(kept, h.numel(), dtype=torch.float32)
+    scale = size / kept.clamp(min=1)  # of a number and a tensor PyTorch takes a reciprocal, which need not give 1
     return torch.where(mask, h, 0).mul_(scale)
 
 
 class Drop:
-    """A rule at a rate, at one numbered site."""
+    """A rule at a rate, at one numbered site.
 
-    def __init__(self, rule: Rule, rate: float, site: int, device: torch.device | None = None) -> None:
+    A *live* one reads its pattern from `tokens` wherever it runs, and acts whatever they and the rate say: both may be
+    changed in compiled code and captured CUDA graphs.
+    """
+
+    def __init__(
+        self, rule: Rule, rate: float, site: int, device: torch.device | None = None, *, live: bool = False
+    ) -> None:
+        assert not live or isinstance(rule, PatternRule)
         self.rule = rule
         self.site = site
+        self.live = live
         self.rate = torch.zeros((), dtype=torch.float32, device=device)
-        self.active = False
+        tokens = rule.tokens() if isinstance(rule, PatternRule) else []
+        self.tokens = torch.tensor(tokens, dtype=torch.int32, device=device)
+        self.noise: Tensor | None = None  # where seeds come from; None: the device's default generator
+        self.active = live
         self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
@@ -46,14 +75,23 @@ class Drop:
         if not 0.0 <= rate <= 1.0:
             raise ValueError(f"rate must lie in [0, 1], got {rate}")
         self.rate.fill_(rate)
-        self.active = rate > 0.0
+        self.active = self.live or rate > 0.0
+
+    def set_rule(self, rule: PatternRule) -> None:
+        """Another pattern, in place."""
+        assert type(rule) is type(self.rule)
+        self.rule = rule
+        self.tokens.copy_(torch.tensor(rule.tokens(), dtype=torch.int32))
 
     def __call__(self, h: Tensor) -> Tensor:
         if not self.active or h.numel() == 0:
             return h
         if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
-            self.rate = self.rate.to(h.device)
-        return self.rule(h, self.rate, fresh_seed(h.device, self.site))
+            self.rate, self.tokens = self.rate.to(h.device), self.tokens.to(h.device)
+        seed = fresh(h.device) if self.noise is None else self.noise
+        if isinstance(self.rule, PatternRule) and (self.live or on_gpu(h)):
+            return self.rule.packed(h, self.tokens, self.rate, seed, stream(self.site))
+        return self.rule(h, self.rate, seed ^ stream(self.site))
 
 
 class DropLayer(nn.Module):

@@ -13,7 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autodropout.layers.drop import rescale
+from autodropout.layers.drop import PatternRule, rescale
+from autodropout.patterns.bits import (
+    conv_bits,
+    conv_dropped,
+    conv_tokens,
+    on_gpu,
+    put_on,
+    sequence_bits,
+    sequence_dropped,
+    sequence_tokens,
+)
 from autodropout.patterns.caching import cache_on_cpu
 from autodropout.patterns.conv import Tiling, conv_mask
 from autodropout.patterns.sequence import Runs, bernoulli, sequence_mask
@@ -21,7 +31,7 @@ from autodropout.spaces import ConvPattern, SequencePattern
 
 
 @dataclass(frozen=True)
-class ConvRule:
+class ConvRule(PatternRule):
     """A ConvNet pattern on (N, C, H, W) maps, moved from the map size it was searched at to whatever size it meets."""
 
     pattern: ConvPattern
@@ -39,9 +49,21 @@ class ConvRule:
         mask, kept = conv_mask(tiling, h.shape, rate, seed, channels_last=_is_channels_last(h))
         return rescale(h, mask, kept)
 
+    def tokens(self) -> list[int]:
+        return conv_tokens(self.pattern, self.searched_at)
+
+    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
+        _need_map(h, "a ConvNet pattern")
+        last = _is_channels_last(h)
+        bits, kept = conv_bits(tokens, rate, seed, stream, h.shape, last)
+        if _by_kernel(h):
+            masked: Tensor = put_on(h, bits, kept, last)
+            return masked
+        return rescale(h, ~conv_dropped(bits, h.shape, last), kept)
+
 
 @dataclass(frozen=True)
-class SequenceRule:
+class SequenceRule(PatternRule):
     """A Transformer pattern on (..., T, C) tensors."""
 
     pattern: SequencePattern
@@ -50,6 +72,16 @@ class SequenceRule:
         p = self.pattern
         mask, kept = sequence_mask(Runs(p.size, p.stride, p.share_t, p.share_c), h.shape, rate, seed)
         return rescale(h, mask, kept)
+
+    def tokens(self) -> list[int]:
+        return sequence_tokens(self.pattern)
+
+    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
+        bits, kept = sequence_bits(tokens, rate, seed, stream, h.shape)
+        if _by_kernel(h):
+            masked: Tensor = put_on(h, bits, kept, False)
+            return masked
+        return rescale(h, ~sequence_dropped(bits, h.shape[-1]), kept)
 
 
 @dataclass(frozen=True)
@@ -169,6 +201,11 @@ def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:
     """Inverted dropout: zeros where dropped, `h / (1 - rate)` elsewhere; all zeros, not NaN, at rate 1."""
     scale = 1.0 / (1.0 - rate).clamp(min=torch.finfo(torch.float32).tiny)
     return torch.where(dropped, 0, h).mul_(scale.where(rate < 1, 0.0))
+
+
+def _by_kernel(h: Tensor) -> bool:
+    """Compiled code puts bits on by itself, together with what stands around."""
+    return on_gpu(h) and not torch.compiler.is_compiling()
 
 
 def _is_channels_last(h: Tensor) -> bool:

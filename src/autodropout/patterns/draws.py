@@ -38,9 +38,9 @@ def stream(site: int) -> int:
     return _mix_int(_mix_int(site + 1) + rank)
 
 
-def fresh_seed(device: torch.device, site: int) -> Tensor:
-    """One draw from the device's default generator, moved to this site's and rank's stream: a 0-d int64 tensor."""
-    return torch.randint(0, 2**62, (), dtype=torch.int64, device=device) ^ stream(site)
+def fresh(device: torch.device) -> Tensor:
+    """One draw from the device's default generator, a 0-d int64 tensor; `^ stream(site)` makes it a site's seed."""
+    return torch.randint(0, 2**62, (), dtype=torch.int64, device=device)
 
 
 def words(seed: Tensor, units: Tensor, count: int) -> Tensor:

@@ -14,6 +14,7 @@ Variational (`share_t`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,23 +99,37 @@ def _cover(runs: Runs, rows: int, length: int, seed: Tensor) -> tuple[Tensor, Te
 
 @torch.library.custom_op("autodropout::bernoulli", mutates_args=())
 def draw(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
-    """`bernoulli`, as an operator of its own for the reasons given in conv.py."""
+    """`bernoulli`, as an operator of its own for the reasons given in conv.py.
+
+    Seeds and rates of (K,), those of children side by side, give draws of (K, *shape).
+    """
     total = prod(shape)
-    key = mix(seed)
-    limit = (threshold(rate) - 2**31).view(1)  # a draw is read as a signed number
-    drawn = torch.empty((total + 1) // 2 * 2, dtype=torch.bool, device=seed.device)
+    key = mix(seed)[..., None]  # (..., 1), as the limit
+    limit = (threshold(rate) - 2**31)[..., None]  # a draw is read as a signed number
+    drawn = torch.empty((*seed.shape, (total + 1) // 2 * 2), dtype=torch.bool, device=seed.device)
     # On a CPU in chunks, so that the passes of the hash stay within the cache.
-    chunk = _CHUNK if seed.device.type == "cpu" else max(1, drawn.numel())
-    for first in range(0, drawn.numel(), chunk):
-        last = min(first + chunk, drawn.numel())
+    chunk = _CHUNK if seed.device.type == "cpu" else max(1, drawn.shape[-1])
+    for first in range(0, drawn.shape[-1], chunk):
+        last = min(first + chunk, drawn.shape[-1])
         counters = torch.arange(first // 2, last // 2, device=seed.device)
-        torch.lt(mix(counters.mul_(GOLDEN).add_(key)).view(torch.int32), limit, out=drawn[first:last])
-    return drawn[:total].view(list(shape))
+        torch.lt(mix(counters.mul_(GOLDEN).add(key)).view(torch.int32), limit, out=drawn[..., first:last])
+    return drawn[..., :total].reshape(*seed.shape, *shape)
 
 
 @draw.register_fake
 def _(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
-    return torch.empty(list(shape), dtype=torch.bool, device=seed.device)
+    return torch.empty((*seed.shape, *shape), dtype=torch.bool, device=seed.device)
+
+
+@draw.register_vmap
+def _(
+    info: Any, in_dims: tuple[int | None, ...], seed: Tensor, rate: Tensor, shape: Sequence[int]
+) -> tuple[Tensor, int]:
+    stacked = [
+        value.expand(info.batch_size) if dim is None else value
+        for value, dim in zip((seed, rate), in_dims[:2], strict=True)
+    ]
+    return draw(*stacked, shape), 0
 
 
 _STARTS = 0x5DEECE66D  # sets the starts' stream apart from the drops'

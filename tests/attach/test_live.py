@@ -1,0 +1,103 @@
+"""Live attachments: another policy without compiling anew; masks that are a function of a tensor."""
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+
+import autodropout as ad
+from autodropout.models import wide_resnet
+
+MAPS = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def conv_model() -> nn.Module:
+    torch.manual_seed(0)
+    return wide_resnet(10, 1, classes=5)
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+SEQUENCES = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(0))
+CASES = [(conv_model, MAPS), (encoder, SEQUENCES)]
+
+
+def seeded(model: nn.Module, example: Tensor, seed: int = 7) -> Tensor:
+    torch.manual_seed(seed)
+    return model(example)
+
+
+@pytest.mark.parametrize(("build", "example"), CASES)
+def test_each_policy_in_turn_acts_as_if_it_were_attached_alone(build, example) -> None:
+    model = build()
+    space = ad.space(model, example)
+    policies = [space.sample(seed=seed) for seed in range(4)]
+    live = ad.attach(build(), policies[0], rate=0.5, example=example, live=True)
+    noise = torch.tensor(0)
+    live.draw_from(noise)
+    for number, policy in enumerate([*policies, policies[0]]):
+        live.set_policy(policy)
+        noise.fill_(0x123456789ABCDEF * (number + 1))
+        alone = ad.attach(build(), policy, rate=0.5, example=example)
+        alone.draw_from(noise)
+        expected, got = alone.model(example), live.model(example)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+        assert live.policy == policy
+        assert [(row.name, row.rule) for row in live.sites] == [(row.name, row.rule) for row in alone.sites]
+    assert str(live) == str(ad.attach(build(), policies[0], rate=0.5, example=example))
+
+
+def test_nothing_is_compiled_anew() -> None:
+    model = encoder()
+    space = ad.space(model, SEQUENCES)
+    on = ad.attach(model, space.sample(seed=0), rate=0.5, example=SEQUENCES, live=True)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    outputs = []
+    for seed in range(5):
+        on.set_policy(space.sample(seed=seed))
+        on.set_rate(0.1 * seed)
+        outputs.append(seeded(compiled, SEQUENCES))
+    assert counter.frame_count == 1
+    assert len({tuple(output.flatten()[::50].tolist()) for output in outputs}) == 5
+
+
+def test_masks_drawn_from_a_tensor() -> None:
+    model = conv_model()
+    policy = next(
+        p for p in map(ad.space(model, MAPS).sample, range(9)) if all(not g.pattern.is_none for g in p.groups)
+    )
+    on = ad.attach(model, policy, rate=1.0, example=MAPS)
+    noise = torch.tensor(12345 << 40)
+    on.draw_from(noise)
+    state = torch.get_rng_state()
+    first, again = model(MAPS), model(MAPS)
+    assert torch.equal(first, again)
+    assert torch.equal(torch.get_rng_state(), state)
+    noise.add_(1 << 50)
+    assert not torch.equal(model(MAPS), first)
+    on.draw_from(None)
+    assert not torch.equal(seeded(model, MAPS, 1), seeded(model, MAPS, 2))
+    assert torch.equal(seeded(model, MAPS, 1), seeded(model, MAPS, 1))
+
+
+def test_refusals() -> None:
+    model = conv_model()
+    space = ad.space(model, MAPS)
+    with pytest.raises(ValueError, match=r"a baseline \(dropblock\) cannot be live"):
+        ad.attach(model, ad.baseline("dropblock"), rate=0.1, example=MAPS, live=True)
+    on = ad.attach(model, space.sample(seed=0), rate=0.1, example=MAPS)
+    with pytest.raises(ValueError, match="needs a live attachment"):
+        on.set_policy(space.sample(seed=1))
+    on.detach()
+    on = ad.attach(model, space.sample(seed=0), rate=0.1, example=MAPS, live=True)
+    with pytest.raises(ValueError, match="this is a convnet, and the policy is for a transformer"):
+        on.set_policy(ad.space(encoder(), SEQUENCES).sample(seed=0))
+    with pytest.raises(ValueError, match="the policy has 4 groups"):
+        on.set_policy(ad.space(torchvision.models.resnet18(), torch.randn(1, 3, 64, 64)).sample(seed=0))
+    assert on.policy == space.sample(seed=0)

@@ -1,0 +1,67 @@
+"""Triton's ConvNet masks and what puts masks on, in Triton's interpreter: equal to plain PyTorch, bit for bit.
+
+The interpreter cuts off where a GPU rounds to bfloat16, so that type is left to `tests/gpu/test_cuda_kernels.py`.
+"""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_bits import RATES, SEEDS, STREAMS, patterns, seed_of
+
+from autodropout.layers import ConvRule, rescale
+from autodropout.patterns.bits import conv_bits, conv_dropped, sequence_dropped
+from autodropout.patterns.kernels import apply, conv
+from autodropout.spaces import ConvPattern
+
+
+@given(
+    patterns(ConvPattern), st.sampled_from([(1, 1), (2, 3), (1, 130), (3, 64), (5, 7)]),
+    st.tuples(*[st.integers(1, 18)] * 2), st.tuples(*[st.integers(1, 40)] * 2), RATES, SEEDS, STREAMS, st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_bits(pattern, units, cells, searched_at, rate, seed, stream, channels_last) -> None:
+    tokens = torch.tensor(ConvRule(pattern, searched_at).tokens(), dtype=torch.int32)
+    arguments = tokens, torch.tensor(rate), seed_of(seed), stream, [*units, *cells], channels_last
+    (bits, kept), (expected, count) = conv.conv_bits(*arguments), conv_bits(*arguments)
+    assert torch.equal(bits, expected)
+    assert torch.equal(kept, count)
+
+
+def test_a_map_of_many_bytes() -> None:
+    """More bytes to a unit than lanes to a program, and more units than are hit."""
+    tokens = torch.tensor([1, 2, 5, 0, 1 << 28, 1 << 26, -(1 << 25), 40, 40], dtype=torch.int32)
+    arguments = tokens, torch.tensor(0.1), seed_of(9), -3, [1, 30, 40, 37], True
+    bits, kept = conv.conv_bits(*arguments)
+    assert torch.equal(bits, conv_bits(*arguments)[0])
+    assert 0 < kept < 30 * 40 * 37
+
+
+@given(
+    st.sampled_from([(1, 1), (2, 3), (2, 64), (1, 1030)]), st.tuples(*[st.integers(1, 9)] * 2), SEEDS,
+    st.sampled_from([torch.float16, torch.float32]), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_putting_bits_on_a_map(units, cells, seed, dtype, channels_last, rate) -> None:
+    shape = (*units, *cells)
+    tokens = torch.tensor([4, 1, 32, 0, 0, 0, 0, *cells], dtype=torch.int32)
+    bits, kept = conv_bits(tokens, torch.tensor(rate), seed_of(seed), 0, shape, channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    h = torch.randn(shape, dtype=dtype).contiguous(memory_format=layout)
+
+    expected = rescale(h, ~conv_dropped(bits, shape, channels_last), kept)
+    if channels_last:
+        assert torch.equal(apply.apply_last(h, bits, kept), expected)
+    else:
+        assert torch.equal(apply.apply_rows(h.flatten(2), bits, kept).view(shape), expected)
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 70), SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_putting_bits_on_rows(children, rows, values, seed) -> None:
+    """Each child is rescaled by the share of its own values that are kept."""
+    bits = torch.randint(0, 256, (children, rows, (values + 7) // 8), dtype=torch.uint8)
+    dropped = sequence_dropped(bits, values)
+    kept = (~dropped).flatten(1).sum(1)
+    h = torch.randn(children, rows, values)
+    expected = torch.stack([rescale(h[k], ~dropped[k], kept[k]) for k in range(children)])
+    assert torch.equal(apply.apply_rows(h, bits, kept), expected)
