@@ -84,14 +84,18 @@ class Drop:
         self.tokens.copy_(torch.tensor(rule.tokens(), dtype=torch.int32))
 
     def __call__(self, h: Tensor) -> Tensor:
+        return self.acting_as(self.rule, h)
+
+    def acting_as(self, rule: Rule, h: Tensor) -> Tensor:
+        """`h` under another rule at this rate and with this site's draws."""
         if not self.active or h.numel() == 0:
             return h
         if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
             self.rate, self.tokens = self.rate.to(h.device), self.tokens.to(h.device)
         seed = fresh(h.device) if self.noise is None else self.noise
-        if isinstance(self.rule, PatternRule) and (self.live or on_gpu(h)):
-            return self.rule.packed(h, self.tokens, self.rate, seed, stream(self.site))
-        return self.rule(h, self.rate, seed ^ stream(self.site))
+        if isinstance(rule, PatternRule) and (self.live or on_gpu(h)):
+            return rule.packed(h, self.tokens, self.rate, seed, stream(self.site))
+        return rule(h, self.rate, seed ^ stream(self.site))
 
 
 class DropLayer(nn.Module):

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autodropout.attach.hooks import KEY, store, undo
+from autodropout.attach.transformer.folding import Into, folds, on_value
 from autodropout.layers.drop import Drop
 
 QUERY, KEY_, VALUE = "attention.query", "attention.key", "attention.value"
@@ -101,10 +102,16 @@ def multihead(
     q, k, v = dropped(drops, QUERY, q), dropped(drops, KEY_, k), dropped(drops, VALUE, v)
     mask = _merged(attn_mask, key_padding_mask, module.num_heads, q.dtype)
     weights = None
-    if need_weights or PROBABILITIES in drops:
-        context, weights = attend(q, k, v, mask, module.head_dim**-0.5, module.dropout, drops.get(PROBABILITIES))
+    drop = drops.get(PROBABILITIES)
+    into = folds(drop, q, v) if drop is not None and not need_weights else None
+    if need_weights or (drop is not None and into is None):
+        context, weights = attend(q, k, v, mask, module.head_dim**-0.5, module.dropout, drop)
     else:
+        if drop is not None and into is Into.VALUE:
+            v = on_value(drop, v, q.shape[-2])
         context = F.scaled_dot_product_attention(q, k, v, mask, module.dropout)
+        if drop is not None and into is Into.CONTEXT:
+            context = drop(context)
     context = dropped(drops, CONTEXT, context).transpose(1, 2).flatten(2)  # (N, T, C)
     output = dropped(drops, OUTPUT, F.linear(context, module.out_proj.weight, module.out_proj.bias))
     batched = query.dim() == 3

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from autodropout.attach.hooks import KEY, store, undo
 from autodropout.attach.transformer.attention import CONTEXT, KEY_, PROBABILITIES, QUERY, VALUE, attend, dropped
+from autodropout.attach.transformer.folding import Into, folds, on_value
 from autodropout.layers.drop import Drop
 
 NAME = "autodropout"
@@ -64,16 +65,23 @@ def attention(
         return here.attend.function(module, query, key, value, attention_mask, **options)
     drops = here.drops
     query, key, value = dropped(drops, QUERY, query), dropped(drops, KEY_, key), dropped(drops, VALUE, value)
-    if PROBABILITIES in drops and drops[PROBABILITIES].active:
+    eager = here.attend.implementation == "eager"
+    drop = drops[PROBABILITIES] if PROBABILITIES in drops and drops[PROBABILITIES].active else None
+    into = folds(drop, query, value) if drop is not None and not eager else None
+    if drop is not None and into is None:
         context, weights = explicit(
-            here.attend.implementation, module, query, key, value, attention_mask, options, drops[PROBABILITIES]
+            here.attend.implementation, module, query, key, value, attention_mask, options, drop
         )
         context = context.transpose(1, 2)  # (N, T, heads, D)
     else:
+        if drop is not None and into is Into.VALUE:
+            value = on_value(drop, value, query.shape[-2])
         context, weights = here.attend.function(module, query, key, value, attention_mask, **options)
+        if drop is not None and into is Into.CONTEXT:
+            context = drop(context.transpose(1, 2)).transpose(1, 2)
     if CONTEXT in drops:
         context = drops[CONTEXT](context.transpose(1, 2)).transpose(1, 2)
-    return context.contiguous(), weights if here.attend.implementation == "eager" else None
+    return context.contiguous(), weights if eager else None
 
 
 def explicit(
