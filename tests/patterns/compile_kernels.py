@@ -1,0 +1,67 @@
+"""Compiles every kernel that the launchers would start, for a GPU that need not be there; prints how many.
+
+A process of its own: Triton decides on being imported whether it interprets or compiles. The interpreter takes what the
+compiler refuses (a variable that changes its shape in a loop), so that it alone would not do.
+"""
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from autodropout.patterns.kernels import apply, conv, sequence
+
+TYPES = {
+    torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8", torch.float32: "*fp32", torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+}  # fmt: skip
+compiled: set[Any] = set()
+
+
+def type_of(value: Any, annotation: str) -> str:
+    if isinstance(value, torch.Tensor):
+        return TYPES[value.dtype]
+    return "i64" if "int64" in annotation or not -(2**31) <= value < 2**31 else "i32"
+
+
+def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, num_warps: int, **kwargs: Any) -> None:
+    given = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+    constants = {p.name for p in kernel.params if p.is_constexpr}
+    signature = {
+        name: "constexpr" if name in constants else type_of(value, str(kernel.params[i].annotation))
+        for i, (name, value) in enumerate((name, given[name]) for name in kernel.arg_names)
+    }
+    places = {(kernel.arg_names.index(name),): given[name] for name in constants}
+    key = (kernel.__name__, tuple(signature.items()), tuple(sorted(places.items())))
+    if key not in compiled:
+        source = ASTSource(fn=kernel, signature=signature, constexprs=places, attrs={})
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+        assert built.asm["cubin"]
+        compiled.add(key)
+
+
+def main() -> None:
+    JITFunction.run = compile_instead
+    rate, seed, stream = torch.tensor(0.2), torch.tensor(1), 0x123456789ABCDEF
+    tokens = torch.zeros(9, dtype=torch.int32)
+    for shape in ([2, 8, 32, 32], [256, 1024, 7, 7]):
+        for last in (False, True):
+            bits, kept = conv.conv_bits(tokens, rate, seed, stream, shape, last)
+            if shape[0] == 2:
+                h = torch.empty(shape, dtype=torch.bfloat16)
+                layout = torch.channels_last if last else torch.contiguous_format
+                h = h.contiguous(memory_format=layout)
+                _ = apply.apply_last(h, bits, kept) if last else apply.apply_rows(h.flatten(2), bits, kept)
+    for children, channels in ((1, 256), (1, 64), (1, 38), (3, 9)):
+        many = [value.expand(children, *value.shape) for value in (tokens[:4], rate, seed)]
+        bits, kept = sequence.sequence_bits(*many, stream, [2, 70, channels])
+        apply.apply_rows(torch.empty(children, 2, 70, channels, dtype=torch.float16), bits, kept)
+    print(len(compiled))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
