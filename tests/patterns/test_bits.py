@@ -26,8 +26,8 @@ def seed_of(value: int) -> Tensor:
 
 
 @given(
-    patterns(ConvPattern), st.tuples(*[st.integers(1, 4)] * 2, *[st.integers(1, 17)] * 2), st.tuples(*[st.integers(1, 20)] * 2),
-    RATES, SEEDS, STREAMS, st.booleans(),
+    patterns(ConvPattern), st.tuples(*[st.integers(1, 4)] * 2, *[st.integers(1, 17)] * 2),
+    st.tuples(*[st.integers(1, 20)] * 2), RATES, SEEDS, STREAMS, st.booleans(),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_a_convnet_rule_is_the_same_packed(pattern, shape, searched_at, rate, seed, stream, channels_last) -> None:

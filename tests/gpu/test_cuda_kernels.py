@@ -1,0 +1,210 @@
+"""Triton's kernels on a CUDA device: the CPU's masks to the bit, gradients, one kernel for all patterns.
+
+The interpreter has shown the arithmetic (`tests/patterns/test_kernel_*.py`); here is the compiled code, at real sizes
+and in bfloat16. Run by `make test-gpu`.
+"""
+
+import random
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from autodropout.layers import ConvRule, Drop, PatternRule, SequenceRule
+from autodropout.patterns import bits as packed_masks
+from autodropout.patterns.bits import conv_bits, on_gpu, put_on, sequence_bits
+from autodropout.patterns.kernels import apply, conv, sequence
+from autodropout.spaces import ConvPattern, SequencePattern
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
+]
+KERNELS = (conv._draw, conv._cover, apply._apply_last, apply._apply_rows, sequence._draw)
+
+
+def conv_rule(r: random.Random) -> ConvRule:
+    pattern = ConvPattern.decode(tuple(r.randrange(len(token.values)) for token in ConvPattern.tokens))
+    return ConvRule(pattern, (r.choice([7, 8, 32, 56]),) * 2)
+
+
+def sequence_rule(r: random.Random) -> SequenceRule:
+    pattern = SequencePattern.decode(tuple(r.randrange(len(token.values)) for token in SequencePattern.tokens))
+    return SequenceRule(pattern)
+
+
+def tokens_of(rule: PatternRule) -> Tensor:
+    return torch.tensor(rule.tokens(), dtype=torch.int32)
+
+
+def compiled_kernels() -> int:
+    return sum(len(cache[0]) for kernel in KERNELS for cache in kernel.device_caches.values())
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_convnet_masks_are_the_cpus(number: int) -> None:
+    r = random.Random(number)
+    shape = r.choice([[3, 64, 32, 32], [2, 16, 56, 56], [5, 300, 7, 7], [1, 3, 5, 9], [2, 7, 33, 20], [64, 2304, 7, 7]])
+    tokens, rate, seed = (
+        tokens_of(conv_rule(r)),
+        torch.tensor(r.choice([0.05, 0.2, 1.0])),
+        torch.tensor(r.randrange(2**62)),
+    )
+    stream, last = r.randrange(-(2**63), 2**63), r.random() < 0.5
+    here = conv_bits(tokens, rate, seed, stream, shape, last)
+    there = conv_bits(tokens.cuda(), rate.cuda(), seed.cuda(), stream, shape, last)
+    assert torch.equal(here[0], there[0].cpu())
+    assert torch.equal(here[1], there[1].cpu())
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_transformer_masks_are_the_cpus(number: int) -> None:
+    r = random.Random(number)
+    shape = r.choice([[4, 70, 256], [2, 10, 70, 38], [2, 10, 70, 140], [3, 1, 1], [2, 77, 9], [2, 512, 1024]])
+    children = r.choice([0, 1, 3])
+    stacked = [tokens_of(sequence_rule(r)) for _ in range(max(1, children))]
+    tokens = torch.stack(stacked) if children else stacked[0]
+    rate = torch.full((children,) if children else (), r.choice([0.05, 0.2, 1.0]))
+    seed = torch.randint(0, 2**62, (children,) if children else (), generator=torch.Generator().manual_seed(number))
+    stream = r.randrange(-(2**63), 2**63)
+    here = sequence_bits(tokens, rate, seed, stream, shape)
+    there = sequence_bits(tokens.cuda(), rate.cuda(), seed.cuda(), stream, shape)
+    assert torch.equal(here[0], there[0].cpu())
+    assert torch.equal(here[1], there[1].cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("number", range(12))
+def test_a_drop_is_the_plain_one(number: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients, from one seed, in all layouts."""
+    r = random.Random(number)
+    if number % 2:
+        h = torch.randn(r.choice([(4, 64, 32, 32), (3, 10, 7, 7), (2, 33, 14, 9)]), device="cuda", dtype=dtype)
+        rule, h = conv_rule(r), h.contiguous(memory_format=r.choice([torch.channels_last, torch.contiguous_format]))
+    else:
+        h = torch.randn(r.choice([(4, 70, 256), (2, 33, 10, 38)]), device="cuda", dtype=dtype)
+        rule, h = sequence_rule(r), h.transpose(1, 2) if h.dim() == 4 else h
+    drop = Drop(rule, 0.5, number, h.device, live=rule.pattern.is_none)
+    drop.noise = torch.tensor(r.randrange(2**62), device="cuda")
+    h.requires_grad_()
+    weights = torch.randn_like(h)
+    got = drop(h)
+    (gradient,) = torch.autograd.grad((got * weights).sum(), h)
+    monkeypatch.setattr(packed_masks, "TRITON", False)
+    drop.live = False
+    expected = h if rule.pattern.is_none else drop(h)
+    (other,) = torch.autograd.grad((expected * weights).sum(), h)
+    assert torch.equal(got, expected)
+    assert torch.equal(gradient, other)
+
+
+def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    h = torch.zeros(1, device="cuda")
+    assert on_gpu(h)
+    assert not on_gpu(h.double())
+    monkeypatch.setattr(packed_masks, "TRITON", False)
+    assert not on_gpu(h)
+
+
+def test_as_operators() -> None:
+    tokens = torch.tensor([2, 1, 2, 1, 0, 0, 0, 10, 10], dtype=torch.int32, device="cuda")
+    rate, seed = torch.tensor(0.3, device="cuda"), torch.tensor(3, device="cuda")
+    torch.library.opcheck(conv_bits, (tokens, rate, seed, 7, [2, 4, 10, 10], True))
+    torch.library.opcheck(sequence_bits, (tokens[:4], rate, seed, 7, [2, 20, 9]))
+    bits, kept = conv_bits(tokens, rate, seed, 7, [2, 4, 10, 10], True)
+    h = torch.randn(2, 4, 10, 10, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
+    torch.library.opcheck(put_on, (h, bits, kept, True))
+
+
+def test_one_kernel_serves_all_patterns_and_rates() -> None:
+    r = random.Random(0)
+    maps = torch.randn(8, 32, 16, 16, device="cuda").contiguous(memory_format=torch.channels_last)
+    tokens = torch.randn(4, 70, 64, device="cuda")
+    drops = [Drop(conv_rule(r), 0.2, 1, maps.device, live=True), Drop(sequence_rule(r), 0.2, 1, maps.device, live=True)]
+    for drop, h in zip(drops, (maps, tokens), strict=True):
+        drop(h)
+    before = compiled_kernels()
+    for _ in range(50):
+        for drop, h, rule in zip(drops, (maps, tokens), (conv_rule(r), sequence_rule(r)), strict=True):
+            drop.set_rule(rule)
+            drop.set_rate(r.random())
+            drop(h)
+    assert compiled_kernels() == before > 0
+
+
+def share_dropped(ways: dict[str, list[float]]) -> None:
+    """The same share is dropped in all ways: Kruskal and Wallis, 100 patterns at once, corrected for their number."""
+    assert stats.kruskal(*ways.values()).pvalue > 0.01 / 100, ways
+
+
+@pytest.mark.parametrize("kind", ["convnet", "transformer"])
+def test_statistics_eager_compiled_and_captured(kind: str) -> None:
+    """100 patterns, 24 masks in each of three ways; the shares that they drop have one distribution."""
+    r = random.Random(1)
+    shape, make = ((8, 16, 16, 16), conv_rule) if kind == "convnet" else ((8, 70, 32), sequence_rule)
+    h = torch.ones(shape, device="cuda")
+    drop = Drop(make(r), 0.3, 5, h.device, live=True)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda h: drop(h), fullgraph=True)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        drop(h)
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        static = drop(h)
+
+    def captured(h: Tensor) -> Tensor:
+        graph.replay()
+        return static
+
+    for _ in range(100):
+        drop.set_rule(make(r))
+        ways = {
+            name: [(function(h) == 0).float().mean().item() for _ in range(24)]
+            for name, function in (("eager", drop), ("compiled", compiled), ("captured", captured))
+        }
+        if any(len(set(shares)) > 1 for shares in ways.values()):  # a pattern that drops nothing is the same throughout
+            share_dropped(ways)
+        else:
+            assert len({shares[0] for shares in ways.values()}) == 1
+
+
+def test_ten_thousand_steps() -> None:
+    """No NaN, no growth of memory, the realised rate right; and again the same with the same seed."""
+    h = torch.randn(16, 32, 16, 16, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    pattern = ConvPattern(
+        size=4, stride=1, repeat=32, share_c=False, residual=False, rotate=0, shear_x=0.0, shear_y=0.0
+    )
+    drop = Drop(ConvRule(pattern, (16, 16)), 0.2, 3, h.device)
+    h.requires_grad_()
+
+    def step() -> Tensor:
+        out = drop(h)
+        (gradient,) = torch.autograd.grad(out.float().square().sum(), h)
+        return torch.stack([(out == 0).float().mean(), out.float().sum(), gradient.float().sum()])
+
+    def run() -> Tensor:
+        torch.manual_seed(0)
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = step()
+        total, held = torch.zeros(3, device="cuda", dtype=torch.float64), []
+        for number in range(10_000):
+            graph.replay()
+            total += result
+            if number % 2_500 == 2_499:
+                held.append(torch.cuda.memory_allocated())
+        assert len(set(held)) == 1
+        return total / 10_000
+
+    first = run()
+    assert first.isfinite().all()
+    alone = ConvRule(pattern, (16, 16))(
+        torch.ones(16, 32, 16, 16), torch.tensor(1.0), torch.tensor(1)
+    )  # what a unit that is hit loses: nearly everything, since the tiles leave gaps of one cell
+    share = (alone == 0).float().mean().item()
+    assert first[0].item() == pytest.approx(0.2 * share, rel=0.02)
+    assert torch.equal(first, run())
