@@ -120,7 +120,7 @@ def measure(shape: tuple[int, ...], rounds: int) -> dict[str, Any]:
         name: captured(lambda layer=layer: torch.autograd.grad(layer(x), x, gradient)) for name, layer in found.items()
     }
     times: dict[str, list[float]] = {name: [] for name in found}
-    for name, replay in replays.items():
+    for replay in replays.values():
         timed(replay, REPLAYS)
     for _ in range(rounds):
         for name, replay in replays.items():
