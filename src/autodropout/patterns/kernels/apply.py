@@ -39,7 +39,7 @@ def _masked(value, bits, scale):
     return tl.where(bits & 1 != 0, 0.0, value.to(tl.float32) * scale).to(value.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kept"])
 def _apply_last(h, bits, kept, out, rows, unit_bytes, cells, channels, size, HIGH: tl.constexpr, WIDE: tl.constexpr):
     row = tl.program_id(0) * HIGH + tl.arange(0, HIGH)[:, None]  # of (N, bytes)
     channel = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
@@ -79,7 +79,7 @@ def apply_rows(h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kept"])
 def _apply_rows(h, bits, kept, out, rows, rows_of_child, row_bytes, values, HIGH: tl.constexpr, WIDE: tl.constexpr):
     row = tl.program_id(0) * HIGH + tl.arange(0, HIGH)[:, None, None]
     byte = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :, None]

@@ -79,7 +79,8 @@ def _symmetric(draw, limit):
     return ((2 * draw.to(tl.int64) + 1 - 4294967296) * limit.to(tl.int64)) >> 32
 
 
-@triton.jit
+# Addresses of single numbers are not specialized: some are multiples of 16 by chance, and would compile anew.
+@triton.jit(do_not_specialize=["tokens", "rate", "seed", "kept", "stream"])
 def _draw(
     tokens, rate, seed, found, counts, bits, kept, stream: tl.int64,
     units, channels, height, width, unit_bytes, unit_stride, zeros,
@@ -169,7 +170,7 @@ def _inside(position, size, period, extent, inverse):
     return (cell >= 0) & (cell < extent) & (cell - tile * period < size)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "kept"])
 def _cover(
     tokens, found, counts, bits, kept, height, width, unit_bytes, byte_stride, splits,
     UNITS: tl.constexpr, GROUP: tl.constexpr, BYTES: tl.constexpr,
