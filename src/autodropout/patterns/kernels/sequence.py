@@ -1,11 +1,12 @@
 """Packed sequence masks (see `patterns/sequence.py` for what is computed, `patterns/bits.py` for the layout).
 
-One kernel. A program walks along the tokens of one row, that is of one sample, or of one head of it; a lane makes all
-bits of 32 neighbouring channels, or of 8 where rows are no multiple of 32 channels. What is the price of a value:
-1. A hash of 64 bits serves two channels; from one hash to the next the counter advances by an addition. With the
-   comparisons and the packing that is about 13 integer operations a value.
+One kernel. A program is one warp that walks along the tokens of one row, that is of one sample, or of one head of it. A
+lane makes the bits of 32 neighbouring channels, or of 8 where lines are no multiple of 32 channels.
+1. A hash of 64 bits serves two channels, and from one hash to the next the counter advances by an addition. With
+   comparing, packing and counting, a value takes 15 instructions of compute capability 9.0, of which 10 are for its
+   integer pipe; 19 where lanes make 8 bits, 23 where lines are odd and pairs of draws straddle them.
 2. Whether a token is covered, and which run it lies in, is one division a token and lane.
-3. Shared along channels, a token is hashed once; a pattern of size 0 hashes nothing.
+3. Shared along channels, a token is hashed once a lane; a pattern of size 0 hashes nothing.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ from torch import Tensor
 from autodropout.patterns.kernels.hash import GOLDEN, mix, threshold
 
 STARTS = tl.constexpr(0x5DEECE66D)  # as in patterns/sequence.py
-VALUES = 4096  # of a program, at once: 32 to a thread
-PROGRAMS = 1024  # about: enough to fill a large GPU once, with work enough in each to forget its beginning
+VALUES = 1024  # of a program, at once: 32 to a lane
+PROGRAMS = 4096  # about: they fill a large GPU once, and of a large tensor have enough to do to forget their beginning
 
 
 def sequence_bits(
@@ -45,7 +46,7 @@ def sequence_bits(
     _draw[(rows, triton.cdiv(tiles, steps), blocks)](
         tokens.contiguous(), rate.contiguous(), seed.contiguous(),
         bits.view(torch.int32) if unit == 32 else bits, kept, stream, prod(leading), length, channels, steps,
-        UNIT=unit, ODD=channels % 2 == 1, HIGH=high, WIDE=wide, num_warps=4,
+        UNIT=unit, ODD=channels % 2 == 1, HIGH=high, WIDE=wide, num_warps=1,
     )  # fmt: skip
     return bits, kept
 
@@ -83,6 +84,7 @@ def _draw(
     tokens, rate, seed, bits, kept, stream: tl.int64, rows, length, channels, steps,
     UNIT: tl.constexpr, ODD: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """A tile is HIGH tokens by WIDE units of UNIT channels; a program makes `steps` of them, one below the other."""
     child = tl.program_id(0) // rows
     row = tl.program_id(0) - child * rows
     size = tl.load(tokens + child * 4)
