@@ -18,14 +18,15 @@ ARROWS = {  # each package, and those it may import
     "attach": {"spaces", "patterns", "layers"},
     "report": {"spaces", "patterns", "policies", "search"},
     "search": {"spaces"},
+    "tables": {"spaces", "search"},
     "controller": {"spaces", "search"},  # the records that proposers and the search exchange are the search's
     "models": {"spaces", "patterns", "layers"},
     "data": set(),
     "training": {"spaces", "patterns", "layers", "attach", "models", "data"},
     "recipes": {"spaces", "patterns", "layers", "attach", "models", "data", "training", "controller", "search"},
-    "cli": {"spaces", "search", "data", "controller", "layers", "training", "recipes", "report", "study"},
+    "cli": {"spaces", "search", "data", "controller", "layers", "training", "recipes", "report", "policies", "study"},
 }
-WITHOUT_TORCH = ("spaces", "search")
+WITHOUT_TORCH = ("spaces", "search", "tables", "policies")
 
 
 def imports(path: Path) -> set[str]:

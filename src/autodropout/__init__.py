@@ -13,6 +13,8 @@ policy = space.sample(seed=0)
 def child(policy, seed, report) -> float: ...                        # your training: a validation score
 study = ad.search(space, child, trials=512, workers=8)               # learn one; the same call resumes
 study.best.policy.save("mine.json")
+
+ad.table("study.parquet").trials(steps=2_000)                        # the trials of a study that others ran
 """
 
 import importlib
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         load,
     )
     from autodropout.study import Study, search
+    from autodropout.tables import Table, table
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -61,6 +64,7 @@ else:
                 "load",
             ],
             "autodropout.study": ["Study", "search"],
+            "autodropout.tables": ["Table", "table"],
         },
     )
     # Two functions have the name of a package. Python binds a package to its name when it is imported for the first
@@ -88,6 +92,7 @@ __all__ = [
     "SequencePattern",
     "Stopped",
     "Study",
+    "Table",
     "TransformerPolicy",
     "TransformerSpace",
     "attach",
@@ -96,4 +101,5 @@ __all__ = [
     "load",
     "search",
     "space",
+    "table",
 ]

@@ -22,6 +22,7 @@ from typing import Any
 from autodropout.controller import PROPOSERS, load_proposer, make_proposer
 from autodropout.search.driver import Driver, Progress
 from autodropout.search.engines import check_engine, make_engine
+from autodropout.search.gpus import visible_gpus
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Child
 from autodropout.search.ledger import Ledger
@@ -51,7 +52,7 @@ def search(
     deadline: float | None = None,
     attempts: int = 3,
     halving: Halving | None = None,
-    job: int = 1,
+    job: int | None = None,
     cpus_per_child: float = 1.0,
     gpus_per_child: float = 0.0,
     attributes: Mapping[str, Any] | None = None,
@@ -68,10 +69,11 @@ def search(
         space: what can be chosen, from `ad.space(model, example)`.
         child: `child(policy, seed, report) -> score`, a finite number, higher is better. Called in worker processes.
         trials: how many scored trials the study shall have.
-        workers: how many children run at the same time. None: one on the engine "local"; on "ray" as many as fit into
-            the cluster, nodes that join later among them.
-        capacity: the paper's C: how many trials are proposed and not yet finished. Many more than `workers` lets
-            proposals grow old before they are tried.
+        workers: how many jobs run at the same time, of one child each unless `job` says otherwise. None: one on the
+            engine "local", or one for each GPU where a job is a crowd; on "ray" as many as fit into the cluster, nodes
+            that join later among them.
+        capacity: the paper's C: how many trials are proposed and not yet finished; raised where crowds would not be
+            full. Many more than are under way let proposals grow old before they are tried.
         minibatch: the paper's M: how many finished trials make one update of the proposer.
         storage: the ledger: `sqlite:///file` or `postgresql://user:password@host/database`.
         name: the study's name in the ledger.
@@ -83,7 +85,8 @@ def search(
         deadline: seconds after which a child is ended and tried again.
         attempts: how often a trial is started before it counts as failed.
         halving: early stopping; children must then report their curve.
-        job: trials per job, for a child that offers `train_many`.
+        job: trials per job, for a child that offers `train_many`. None: what it likes, `child.crowd`, where there is
+            a GPU (on "ray": where `gpus_per_child` asks for one); else 1.
         cpus_per_child: what a job takes of a node's CPUs, for "ray"; its threads, too, unless OMP_NUM_THREADS is set.
         gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others, and none with 0. Below 1 they share.
         attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
@@ -97,6 +100,11 @@ def search(
         raise ValueError(f"a space comes from ad.space(model, example), got {space!r}")
     if type(trials) is not int or trials < 1:
         raise ValueError(f"trials must be a positive integer, got {trials!r}")
+    if job is None:
+        job = crowd_of(child, engine, gpus_per_child)
+        if job > 1:
+            workers = workers or (len(visible_gpus()) if engine == "local" else None)
+            capacity = max(capacity, job * (workers or 1))
     kept = {**(attributes or {}), "trials": trials}
     info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
@@ -127,6 +135,16 @@ def search(
         with _interruptible(driver):
             driver.run()
     return Study(storage, name)
+
+
+def crowd_of(child: Child, engine: str, gpus_per_child: float = 0.0) -> int:
+    """How many children a job trains at once, unless told otherwise: as many as the child likes, where there is a GPU.
+
+    The driver's own process may have no GPU in sight on a cluster; there it is asked for.
+    """
+    likes: int = getattr(child, "crowd", 1)
+    there = bool(visible_gpus()) if engine == "local" else gpus_per_child > 0
+    return likes if there else 1
 
 
 def restore(study: Writer) -> Proposer:

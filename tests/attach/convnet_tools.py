@@ -183,3 +183,21 @@ def small(*blocks: nn.Module) -> Net:
     with torch.no_grad():
         net.eval()(pictures(8))
     return net.train()
+
+
+def rows(finding: Finding) -> list[tuple[str, str, int | None]]:
+    return [(site.name, str(site.role), site.group) for site in finding.sites]
+
+
+def names(finding: Finding, role: Role) -> list[str]:
+    return [site.name for site in finding.sites if site.role == role]
+
+
+def sizes(finding: Finding) -> list[tuple[int, ...]]:
+    """(H, W) of each group, by its main sites, which must agree."""
+    found: dict[int, set[tuple[int, ...]]] = {}
+    for site in finding.sites:
+        if site.role == Role.MAIN:
+            found.setdefault(site.group, set()).add(site.shape[2:])
+    assert all(len(one) == 1 for one in found.values())
+    return [found[group].pop() for group in sorted(found)]

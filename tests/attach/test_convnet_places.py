@@ -272,6 +272,23 @@ def test_entries_know_the_drop_of_their_own_copy():
         assert twin.conv1.__dict__[KEY]["originals"][0] is twin.__dict__[KEY]["shortcut"]
 
 
+class Nothing:
+    """A rule that gives back its input, as a pattern does on a map of less than 5 cells."""
+
+    def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
+        return h
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_a_rule_may_give_back_its_input(how: str):
+    model, x = small(Block(), Block()), pictures(8)
+    expected = copy.deepcopy(model)(x)
+    sites = identities(model, x)
+    with attached(model, sites, [Nothing()] * len(sites)):
+        forward = torch.compile(model, backend="aot_eager", fullgraph=True) if how == "compiled" else model
+        assert torch.equal(forward(x), expected)
+
+
 def test_empty_batches_pass():
     model, x = Block(), pictures(8, channels=4)
     model.bn1.eval()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
@@ -191,3 +192,76 @@ def build(name: str, seed: int = 0, dropout: bool = False, **options):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.dim() == 1 else 0.3))
     return (model if dropout else quiet_dropout(model)), example
+
+
+def expected_shape(role: str, length: int, sources: int, key_heads: int) -> tuple[int, ...]:
+    if role in ("attention.query", "attention.context"):
+        return BATCH, HEADS, length, SIZE
+    if role in ("attention.key", "attention.value"):
+        return BATCH, key_heads, sources, SIZE
+    if role == "attention.probabilities":
+        return BATCH, HEADS, length, sources
+    return BATCH, length, INNER if role == "feedforward.hidden" else WIDTH
+
+
+def assert_layers(finding, layers, key_heads=HEADS):
+    """`layers`: the roles, the length and the source length of each."""
+    assert [site.layer for site in finding.sites] == [n for n, layer in enumerate(layers) for _ in layer[0]]
+    for number, (roles, length, sources) in enumerate(layers):
+        found = [site for site in finding.sites if site.layer == number]
+        assert [site.role for site in found] == list(roles)
+        for site in found:
+            assert site.shape == expected_shape(site.role, length, sources, key_heads), site.name
+    names = [site.name for site in finding.sites]
+    assert len(set(names)) == len(names)
+    assert finding.unreached == ()
+    assert finding.kind == "transformer"
+
+
+ENCODER_LAYER = (ROLES, LENGTH, LENGTH)
+
+DECODER_LAYER = [(ATTENTION, TARGET, TARGET), (ATTENTION + FEEDFORWARD, TARGET, LENGTH)]
+
+
+class Block(nn.Module):
+    """A block as users write it. `style` says how: attention fused or not, feed-forward inline, norm after the sum."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style = style
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.proj = nn.Linear(WIDTH, WIDTH)
+        self.attn_drop = nn.Dropout(0.0)
+        self.fc1, self.fc2 = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+        self.mlp = nn.Sequential(self.fc1, nn.GELU(), self.fc2)
+
+    def split(self, x):
+        if "interleaved" in self.style:
+            return self.qkv(x).unflatten(-1, (HEADS, 3, SIZE)).permute(3, 0, 2, 1, 4).unbind()
+        if "time first" in self.style:
+            return self.qkv(x).unflatten(-1, (3, HEADS, SIZE)).permute(2, 1, 3, 0, 4).unbind()
+        return [part.unflatten(-1, (HEADS, SIZE)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)]
+
+    def attention(self, x):
+        q, k, v = self.split(x)  # (N, heads, T, D)
+        if "fused" in self.style:
+            context = F.scaled_dot_product_attention(q, k, v)
+        else:
+            weights = torch.softmax(q @ k.transpose(-2, -1) * SIZE**-0.5, -1)
+            context = (self.attn_drop(weights) if "module" in self.style else weights) @ v
+        axes = (2, 0, 1, 3) if "time first" in self.style else (0, 2, 1, 3)
+        return self.proj(context.permute(axes).flatten(2))
+
+    def feed(self, x):
+        if "inline" not in self.style:
+            return self.mlp(x)
+        x = self.fc2(F.gelu(self.fc1(x)))
+        return F.dropout(x, 0.0, self.training) if "dropout" in self.style else x
+
+    def forward(self, x):
+        if "after" in self.style:
+            x = self.norm1(x + self.attention(x))
+            return self.norm2(x + self.feed(x))
+        x = x + self.attention(self.norm1(x))
+        return x + self.feed(self.norm2(x))

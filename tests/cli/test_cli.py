@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -14,6 +15,8 @@ from cli_tools import ok, refused, run
 
 import autodropout as ad
 import small_study
+from autodropout import recipes
+from autodropout.search import gpus
 from autodropout.search.ledger import Ledger
 from autodropout.spaces import parse
 
@@ -136,6 +139,21 @@ def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Pat
     assert told["files"]["policy"] == str(out / "policy.json")  # as it was begun
     assert "seed 5, not 0" in refused("search", "tiny", "--storage", tiny, "--name", "mine", "--seed", "0")
     assert json.loads(ok("status", "--storage", tiny, "--json"))["scored"] == 12
+
+
+def test_a_search_says_how_many_children_share_a_gpu(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one by its name, that torch knows nothing of: the children of a job are then trained one by one."""
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(tiny_recipe.Training, "fit_many", None, raising=False)
+    monkeypatch.setattr(recipes, "get", lambda name: replace(tiny_recipe.TINY, crowd=6))
+    result = run("search", "tiny", "--storage", tiny)
+    assert result.exit_code == 0, result.output
+    assert "6 children at once on a GPU" in result.stderr
+    assert ad.Study(tiny, "tiny").info.capacity == 6
 
 
 def test_what_a_run_changes_holds_for_the_next(tiny: str, tmp_path: Path) -> None:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 import tiny_recipe
+import torch
 from cli_tools import ok, refused
+from typer.testing import CliRunner
 
 import small_study
+from autodropout.cli import app
+from autodropout.spaces import ConvSpace, TransformerSpace
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +21,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tiny_recipe.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     small_study.SPACE.sample(seed=3).save("policy.json")
+    TransformerSpace().sample(seed=3).save("other.json")
+    ConvSpace(groups=tuple((size, size) for size in range(56, 49, -1))).sample(seed=3).save("large.json")
 
 
 def test_recipes_are_listed() -> None:
@@ -34,6 +40,19 @@ def test_train_says_what_it_reached_and_where_it_is() -> None:
     assert list(Path("out/tiny/train-policy").glob("*/seed-5/scores.json"))
     (row,) = json.loads(ok("train", "tiny", "--json"))["rows"]
     assert (row["variant"], row["rate"], row["reward"]) == ("none", 0.0, 0.5)
+
+
+def test_what_was_finished_is_said_to_be() -> None:
+    first, again = (CliRunner().invoke(app, ["train", "tiny", "--policy", "policy.json"]) for _ in range(2))
+    assert "policy, seed 0: " in first.stderr
+    assert "policy, seed 0 (finished before): " in again.stderr
+    assert first.stdout == again.stdout
+    assert "from the first" not in first.stdout, "there is nothing to compare with"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there() -> None:
+    assert "finds no GPU here" in refused("train", "tiny", "--device", "cuda:1")
 
 
 def test_tune_rate_trains_with_each_rate() -> None:
@@ -61,7 +80,21 @@ def test_ablate_and_transfer() -> None:
         (("train", "tiny", "--policy", "policy.json", "--baseline", "dropout"), 1, "choose one"),
         (("train", "tiny", "--baseline", "hope"), 1, "no baseline is called 'hope'"),
         (("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.1;0.2"), 1, "got '0.1;0.2'"),
-        (("tune-rate", "tiny", "--policy", "policy.json", "--rates", "1.5"), 1, "1.5"),
+        (
+            ("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.1,1.5"),
+            1,
+            "[0, 1], each there once, got '0.1,1.5'",
+        ),
+        (("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.1,0.10"), 1, "got '0.1,0.10'"),
+        (("train", "tiny", "--device", "gpu"), 1, "device must be one of torch's, as cpu, cuda or cuda:1, got 'gpu'"),
+        (("train", "tiny", "--policy", "other.json"), 1, "a Transformer policy cannot go on a ConvNet"),
+        (("tune-rate", "tiny", "--policy", "other.json"), 1, "a Transformer policy cannot go on a ConvNet"),
+        (("train", "tiny", "--policy", "large.json"), 1, "the policy has 7 groups, the model has"),
+        (
+            ("train", "tiny", "--baseline", "word_dropout"),
+            1,
+            "word_dropout is for Transformers, and this model is a ConvNet",
+        ),
         (("ablate", "tiny"), 2, "Missing option '--policy'"),
     ],
 )

@@ -181,7 +181,7 @@ def test_no_word_sees_a_later_one() -> None:
 
 def test_variational_dropout() -> None:
     h = torch.ones(50, 7, 40)
-    drop = VariationalDropout(0.25)
+    drop = VariationalDropout(0.25, site=0)
     dropped = drop(h)
     assert torch.equal(dropped, dropped[:, :1].expand_as(h)), "one draw for all words"
     values = dropped[:, 0].unique()
@@ -189,7 +189,7 @@ def test_variational_dropout() -> None:
     share = (dropped[:, 0] == 0).double().mean().item()
     assert abs(share - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 2000)  # p = 6e-5, and the seed is fixed
     assert drop.eval()(h) is h
-    assert VariationalDropout(0.0)(h) is h
+    assert VariationalDropout(0.0, site=0)(h) is h
 
 
 def test_the_model_uses_its_dropouts_and_ties_its_softmax() -> None:

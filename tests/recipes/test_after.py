@@ -65,10 +65,10 @@ def test_transfer_between_transformers_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("policy", "space", "message"),
     [
-        (TEXT.sample(seed=0), CONV, "a transformer policy cannot go on a ConvNet"),
+        (TEXT.sample(seed=0), CONV, "a Transformer policy cannot go on a ConvNet"),
         (conv_policy(1, 1, 1), TEXT, "a ConvNet policy cannot go on a Transformer"),
-        (conv_policy(1, 1, 1), ad.ConvSpace(groups=((8, 8),)), "the policy has 3 groups, the other model 1"),
-        (TEXT.sample(seed=1), ad.TransformerSpace(sites=("attention.query",)), "which the other model lacks"),
+        (conv_policy(1, 1, 1), ad.ConvSpace(groups=((8, 8),)), "the policy has 3 groups, the model has 1"),
+        (TEXT.sample(seed=1), ad.TransformerSpace(sites=("attention.query",)), "which the model lacks"),
     ],
 )
 def test_policies_that_do_not_fit_are_refused(policy: ad.Policy, space: ad.ConvSpace, message: str) -> None:

@@ -45,8 +45,19 @@ def test_what_is_finished_is_not_trained_again(tmp_path: Path) -> None:
     first = compare(Tiny(), [NONE, HALF], range(2), tmp_path)
     assert CALLS == [(0.0, 0), (0.5, 0), (0.0, 1), (0.5, 1)], "seeds outermost"
     CALLS.clear()
-    assert compare(Tiny(), [NONE, HALF], range(3), tmp_path)[:4] == first
+    again = compare(Tiny(), [NONE, HALF], range(3), tmp_path)
+    assert again[:4] == first
+    assert [row.was_finished for row in (*first, *again)] == [False] * 4 + [True] * 4 + [False] * 2
     assert CALLS == [(0.0, 2), (0.5, 2)]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"reward": 1.0}', "?"])
+def test_damaged_scores_are_named(tmp_path: Path, content: str) -> None:
+    compare(Tiny(), [NONE], [0], tmp_path)
+    (scores,) = tmp_path.glob("*/seed-0/scores.json")
+    scores.write_text(content)
+    with pytest.raises(ValueError, match=f"{scores} is damaged: remove it"):
+        compare(Tiny(), [NONE], [0], tmp_path)
 
 
 def test_another_experiment_of_the_same_name_is_another(tmp_path: Path) -> None:

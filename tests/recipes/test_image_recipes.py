@@ -79,21 +79,39 @@ def test_uda_and_fixmatch_have_their_authors_values() -> None:
     uda, fixmatch = recipes.cifar10_4k_uda(), recipes.cifar10_4k_fixmatch()
     for training in (uda, fixmatch):
         assert (training.model, training.batch, training.ratio) == ("wrn-28-2", 64, 7)
-        assert training.optimizer == Sgd(lr=0.03, momentum=0.9, weight_decay=5e-4)
+        assert training.optimizer == Sgd(lr=0.03, momentum=0.9, weight_decay=5e-4, decay_all=training is uda)
         assert training.schedule == SlowCosine()
         assert training.pictures == Pictures(name="cifar10", train=4_000, validation=0)
     assert (uda.method, uda.steps, uda.average) == (Uda(temperature=0.4, threshold=0.8), 500_000, 0.9999)
     assert (fixmatch.method, fixmatch.steps, fixmatch.average) == (FixMatch(threshold=0.95), 2**20, 0.999)
-    large = recipes.imagenet_10_uda()
-    assert (large.model, large.batch, large.batch * large.ratio) == ("resnet50", 512, 15_360)
-    assert large.method == Uda(temperature=0.4, threshold=0.5)
-    assert recipes.imagenet_10_fixmatch().method == FixMatch(threshold=0.7, weight=10.0)
+    assert (uda.strong, fixmatch.strong) == ("uda", "fixmatch")
+
+
+def test_uda_and_fixmatch_on_imagenet() -> None:
+    """UDA's appendix and issue 5; FixMatch's code and issues 21 and 55: 3,000 epochs of 128,116 labelled images."""
+    uda, fixmatch = recipes.imagenet_10_uda(), recipes.imagenet_10_fixmatch()
+    assert (uda.model, uda.batch, uda.batch * uda.ratio, uda.steps) == ("resnet50", 512, 15_360, 40_000)
+    assert uda.method == Uda(temperature=0.4, threshold=0.5, weight=20.0)
+    assert uda.optimizer == Sgd(lr=0.3, weight_decay=1e-4, decay_all=False)
+    factor = uda.schedule.factors(uda.steps)
+    assert [factor(step) for step in (2221, 13332, 13333, 26666, 35555, 39999)] == pytest.approx(
+        [1.0, 1.0, 0.1, 0.01, 0.001, 0.001]
+    )
+    assert (fixmatch.batch, fixmatch.batch * fixmatch.ratio) == (1024, 5120)
+    assert fixmatch.method == FixMatch(threshold=0.7, weight=10.0)
+    assert fixmatch.steps == pytest.approx(3_000 * 128_116 / 1024, rel=1e-4)
+    assert [at / fixmatch.steps for at in fixmatch.schedule.at] == pytest.approx(
+        [0.2, 0.4, 160 / 300, 200 / 300], abs=1e-5
+    )
+    assert fixmatch.optimizer == Sgd(lr=0.4, weight_decay=6e-4, decay_all=False)
+    assert (fixmatch.average, fixmatch.strong) == (0.999, "imagenet_fixmatch")
 
 
 def test_the_tables_other_rows() -> None:
     assert recipes.cifar10_final("randaugment", mix="cutmix").mix == "cutmix"
     fixed = recipes.resnet50(mix="cutmix", fixres=True)
-    assert (fixed.resolution, fixed.fixres.resolution) == (224, 320)
+    assert (fixed.resolution, fixed.fixres.resolution, fixed.fixres.lr) == (224, 320, 1e-3)
+    assert fixed.fixres.steps * fixed.fixres.batch / 1_281_167 == pytest.approx(11, abs=0.001)
     assert fixed.pictures.size >= 320, "images must not be blown up"
     assert recipes.resnet50(rates="linear").rates == "linear"
 

@@ -1,7 +1,7 @@
 """Recipes: found by name, complete, and searched by real processes."""
 
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -99,3 +99,42 @@ def test_a_search_with_two_workers(tmp_path: Path) -> None:
     assert len(study.reader.updates()) == 2
     best = study.best
     assert recipe.child(best.policy, best.record.seed, no_report) == best.value, "the ledger tells how to repeat it"
+
+
+@dataclass(frozen=True)
+class Together:
+    """A training that can train many; notes how it was asked to."""
+
+    space = smoke = None
+
+    def fit(self, regularizer, rate, seed, run):
+        return Scores(0.25, {"run": run})
+
+    def fit_many(self, policies, rate, seeds, run, reports):
+        assert (run.precision, run.compile, len(reports)) == ("bfloat16", True, len(seeds))
+        return [rate + seed for seed in seeds]
+
+
+def test_children_are_trained_together_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(digits(), proxy=Together(), on_cpu=False, crowd=4, rate=0.5)
+    policies = [digits().space().sample(seed=seed) for seed in range(2)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert recipe.child.crowd == 4
+    assert recipe.child.train_many is None
+    assert recipe.child(policies[0], 1, no_report) == 0.25
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert recipe.child.train_many(policies, [1, 2], [no_report] * 2) == [1.5, 2.5]
+    assert recipe.child(policies[0], 3, no_report) == 3.5, "one that is left over is trained in the same way"
+    assert replace(recipe, crowd=1).child(policies[0], 1, no_report) == 0.25
+    assert replace(recipe, on_cpu=True).child.crowd == 1
+    assert replace(recipe, on_cpu=True).child.train_many is None
+
+
+def test_only_a_training_that_can_has_a_crowd() -> None:
+    class Lonely:
+        pass
+
+    with pytest.raises(ValueError, match="recipe 'digits': Lonely trains one model at a time"):
+        replace(digits(), proxy=Lonely(), crowd=2)
+    with pytest.raises(ValueError, match="crowd must be at least 1, got 0"):
+        replace(digits(), crowd=0)

@@ -63,7 +63,8 @@ def test_a_recipe_from_files_to_a_score(recipe: Callable[[], TranslationTraining
             for language in ("de", "en", "fr"):
                 (folder / f"{part}.{language}").write_text("a line\n" * 3)
         (folder / "train.fr").write_text((folder / "train.en").read_text())
-    small = replace(training.smoke(), pieces=60, data=tmp_path)
+    own = {"dataset": training.dataset, "lowercase": training.lowercase}  # the smoke size may stand in for them
+    small = replace(training.smoke(), **own, pieces=60, data=tmp_path)
     scores = small.fit(baseline("dropout"), RATE, 0, Run(device="cpu", test=True))
     assert 0.0 <= scores.reward <= 1.0
     assert scores.metrics["validation_loss"] > 0

@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Sequence
 
 from autodropout.search.protocols import Proposal, Scored
-from autodropout.search.records import StudyInfo
+from autodropout.search.records import Failure, StudyInfo
+from autodropout.search.states import FailureKind
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace
 
 SPACE = ConvSpace(groups=((32, 32), (16, 16)))
 MINIBATCH = 4
+CRASH = Failure(FailureKind.CRASH, "killed by signal 9", "Traceback ...")
 
 
 def info(name: str = "mine", **changes) -> StudyInfo:

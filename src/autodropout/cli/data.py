@@ -1,25 +1,13 @@
 """The commands about datasets: `autodropout data list`, `autodropout data get NAME`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autodropout.cli.options import AsJson
+from autodropout.cli.options import AsJson, DataFolder
 from autodropout.cli.shell import print_json
 
 app = typer.Typer(help="Find and fetch the datasets of the recipes.", no_args_is_help=True, rich_markup_mode=None)
-
-DataFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        envvar="AUTODROPOUT_DATA",
-        metavar="DIR",
-        file_okay=False,
-        help="The folder of all datasets; autodropout/ in the user's cache if not given.",
-    ),
-]
 
 
 def _names() -> list[str]:

@@ -1,21 +1,38 @@
-"""The commands around a search: what there is to run, and what the paper does with a policy once it is found.
+"""The commands after a search: what the paper does with a policy once it is found.
 
-`recipes` lists the experiments; `train` runs one at its full size; `tune-rate`, `ablate` and `transfer` train several
-variants with the same seeds and print a table. Each training has a folder of its own: interrupted, the same command
-goes on where it was.
+`train` runs an experiment at its full size; `tune-rate`, `ablate` and `transfer` train several variants with the same
+seeds and print a table. Each training has a folder of its own: interrupted, the same command goes on where it was.
 """
 
 import os
-import shutil
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from autodropout.cli.options import AsJson, RecipeName
+from autodropout.cli.options import (
+    AsJson,
+    BaselineName,
+    Bfloat16,
+    Compile,
+    DataFolder,
+    Device,
+    MaybePolicy,
+    MethodName,
+    PolicyFile,
+    Proxy,
+    Rate,
+    Rates,
+    RecipeName,
+    RunFolder,
+    Seed,
+    Seeds,
+    Smoke,
+    Tensorboard,
+    Test,
+)
 from autodropout.cli.shell import print_json
 
 if TYPE_CHECKING:
@@ -23,32 +40,6 @@ if TYPE_CHECKING:
     from autodropout.recipes.comparison import Row, Variant
     from autodropout.recipes.recipe import Training
     from autodropout.training.run import Regularizer, Run
-
-PolicyFile = Annotated[str, typer.Option("--policy", metavar="POLICY", help="A policy's file, or a name.")]
-MaybePolicy = Annotated[str | None, typer.Option("--policy", metavar="POLICY", help="A policy's file, or a name.")]
-BaselineName = Annotated[
-    str | None, typer.Option("--baseline", metavar="NAME", help="A classical method: dropout, ...")
-]
-Method = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The recipe's training with another method: mixup, randaugment, ...")
-]
-Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
-Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant, with seeds 0 to N - 1.")]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
-OneRate = Annotated[
-    float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
-]
-Smoke = Annotated[bool, typer.Option("--smoke", help="The same at a tiny size, to see that it runs: under a minute.")]
-Proxy = Annotated[bool, typer.Option("--proxy", help="The training of the search's children, not the full-size one.")]
-OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False, help="Checkpoints, logs and scores.")]
-DataFolder = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Where the datasets are; otherwise AUTODROPOUT_DATA.")
-]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1; a GPU if there is one.")]
-Bfloat16 = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")]
-Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
-Test = Annotated[bool, typer.Option("--test", help="Judge on the test set too. Do so once, when all is chosen.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +55,12 @@ class _Place:
     test: bool = False
 
     def run(self) -> "Run":
+        import torch
+
         from autodropout.training.run import Run
 
+        if self.device is not None and self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"--device {self.device}: torch {torch.__version__} finds no GPU here")
         if self.data is not None:
             os.environ["AUTODROPOUT_DATA"] = str(self.data)  # where loaders look, in other processes too
         return Run(
@@ -79,58 +74,16 @@ class _Place:
         )
 
 
-def recipes(as_json: AsJson = False) -> None:
-    """List the experiments that `search` and `train` know.
-
-    What each reproduces, the paper's figure, its cost, what was measured here.
-
-    \b
-    Examples:
-      autodropout recipes
-      autodropout recipes --json
-    """
-    from autodropout import recipes as known
-
-    found = [known.get(name) for name in known.RECIPES]
-    if as_json:
-        print_json({"recipes": [_facts(recipe) for recipe in found]})
-        return
-    width = min(shutil.get_terminal_size().columns, 120)
-    for recipe in found:
-        typer.echo(f"{typer.style(recipe.name, bold=True)}  {recipe.what}")
-        figures = ", ".join(f"{method} {figure}" for method, figure in recipe.paper.items())
-        for label, text in (
-            ("stands in", recipe.reproduces),
-            ("there", figures),
-            ("policy", recipe.policy_from and f"from {recipe.policy_from}"),
-            ("methods", ", ".join(recipe.methods)),
-            ("cost", recipe.cost),
-            ("here", recipe.measured),
-        ):
-            if text:
-                first, rest = f"    {label:<10}", " " * 14
-                typer.echo(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest))
-
-
-def _facts(recipe: "Recipe") -> dict[str, object]:
-    names = ("name", "what", "reproduces", "cost", "measured", "policy_from", "rate", "trials", "capacity", "minibatch")
-    return (
-        {name: getattr(recipe, name) for name in names}
-        | {"paper": dict(recipe.paper), "rates": list(recipe.rates)}
-        | {"methods": list(recipe.methods)}
-    )
-
-
 def train(
     recipe: RecipeName,
     policy: MaybePolicy = None,
     baseline: BaselineName = None,
-    method: Method = None,
-    rate: OneRate = None,
+    method: MethodName = None,
+    rate: Rate = None,
     seed: Seed = 0,
     proxy: Proxy = False,
     smoke: Smoke = False,
-    out: OutFolder = None,
+    out: RunFolder = None,
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
@@ -168,7 +121,7 @@ def tune_rate(
     seeds: Seeds = 1,
     proxy: Proxy = False,
     smoke: Smoke = False,
-    out: OutFolder = None,
+    out: RunFolder = None,
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
@@ -196,11 +149,11 @@ def tune_rate(
 def ablate(
     recipe: RecipeName,
     policy: PolicyFile,
-    rate: OneRate = None,
+    rate: Rate = None,
     seeds: Seeds = 1,
     proxy: Proxy = False,
     smoke: Smoke = False,
-    out: OutFolder = None,
+    out: RunFolder = None,
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
@@ -228,11 +181,11 @@ def ablate(
 def transfer(
     recipe: RecipeName,
     policy: PolicyFile,
-    rate: OneRate = None,
+    rate: Rate = None,
     seeds: Seeds = 1,
     proxy: Proxy = False,
     smoke: Smoke = False,
-    out: OutFolder = None,
+    out: RunFolder = None,
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
@@ -294,22 +247,31 @@ def _variant(name: str, regularizer: "Regularizer", rate: float) -> "Variant":
 
 def _numbers(text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        found = [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--rates needs numbers with commas between them, got {text!r}") from None
+    if not all(0.0 <= rate <= 1.0 for rate in found) or len(set(found)) < len(found):
+        raise ValueError(f"--rates must lie in [0, 1], each there once, got {text!r}")
+    return found
 
 
 def _table(
     training: "Training", variants: "Sequence[Variant]", seeds: Sequence[int], place: _Place, as_json: bool
 ) -> None:
     """Train, telling each result as it comes; then the table, or JSON."""
+    from autodropout.recipes.after import check_fit
     from autodropout.recipes.comparison import compare, table
 
     run = place.run()
+    if any(variant.regularizer is not None for variant in variants):
+        space = training.space()
+        for variant in variants:
+            check_fit(variant.regularizer, space)
 
     def tell(row: "Row") -> None:
         metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
-        typer.echo(f"{row.variant.name}, seed {row.seed}: {metrics}", err=True)
+        before = " (finished before)" if row.was_finished else ""
+        typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
 
     first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
     rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None)

@@ -65,7 +65,13 @@ Trials = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="How many scored trials the study shall have in all.")
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Children at the same time; on ray all that fit, unless given.")
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Jobs at the same time, of one child each, or of a crowd on a GPU. Unless given: the recipe's; one for "
+        "each GPU, for crowds; on ray all that fit.",
+    ),
 ]
 Cpus = Annotated[float | None, typer.Option(metavar="N", help="On ray: CPUs for each child; 1 in a new study.")]
 Gpus = Annotated[
@@ -111,3 +117,40 @@ ProposerName = Annotated[
         autocompletion=_proposers,
     ),
 ]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        envvar="AUTODROPOUT_DATA",
+        metavar="DIR",
+        file_okay=False,
+        help="The folder of all datasets; autodropout/ in the user's cache if not given.",
+    ),
+]
+
+_POLICY = typer.Option("--policy", metavar="POLICY", help="A policy's file, or a name.")
+PolicyFile = Annotated[str, _POLICY]
+MaybePolicy = Annotated[str | None, _POLICY]
+BaselineName = Annotated[
+    str | None, typer.Option("--baseline", metavar="NAME", help="A classical method: dropout, ...")
+]
+MethodName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The recipe's training with another method: mixup, randaugment, ...")
+]
+Rate = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
+]
+Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
+Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant, with seeds 0 to N - 1.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="The same at a tiny size, to see that it runs: under a minute.")]
+Proxy = Annotated[bool, typer.Option("--proxy", help="The training of the search's children, not the full-size one.")]
+RunFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", file_okay=False, help="Checkpoints, logs and scores; in out/RECIPE when left out."),
+]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1; a GPU if there is one.")]
+Bfloat16 = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
+Test = Annotated[bool, typer.Option("--test", help="Judge on the test set too. Do so once, when all is chosen.")]

@@ -106,6 +106,29 @@ def show(
     typer.echo(f"{loaded}\n{out}")
 
 
+def policies(as_json: AsJson = False) -> None:
+    """List the policies that come with the package.
+
+    Each can be named wherever a POLICY is asked for.
+
+    \b
+    Examples:
+      autodropout policies
+      autodropout policies --json
+    """
+    from autodropout.policies import bundled
+    from autodropout.spaces import load
+
+    found = {name: load(name) for name in bundled()}
+    if as_json:
+        print_json({"policies": {name: json.loads(policy.to_json()) for name, policy in found.items()}})
+        return
+    for name, policy in found.items():
+        typer.echo(f"{typer.style(name, bold=True)}  {policy}")
+    if not found:
+        typer.echo("there are none yet", err=True)
+
+
 def report(
     study: StudyName = None,
     storage: StorageUrl = STORAGE,

@@ -161,17 +161,23 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     from autodropout.cli.studies import existing, opened, study_facts
     from autodropout.report.display import progress_display
     from autodropout.search.halving import Halving
+    from autodropout.study import crowd_of
     from autodropout.study import search as run_search
 
     recipe, out = recipes.get(plan.recipe), Path(plan.out)
     out.mkdir(parents=True, exist_ok=True)  # now, not after a night's search
     begun = existing(name, storage)
+    crowd, workers = crowd_of(recipe.child, plan.engine, plan.gpus_per_child), plan.workers
+    if crowd > 1:
+        typer.echo(f"{crowd} children at once on a GPU", err=True)
+    elif plan.engine == "local":
+        workers = workers or recipe.workers
     with _telling_how_to_go_on(name, storage), progress_display(name, Console(stderr=True)) as display:
         run_search(
             recipe.space(),
             recipe.child,
             plan.trials,
-            workers=plan.workers or (recipe.workers if plan.engine == "local" else None),
+            workers=workers,
             storage=storage,
             name=name,
             engine=plan.engine,

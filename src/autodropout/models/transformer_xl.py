@@ -26,13 +26,17 @@ Decided here, since neither paper says it and the released code has no Penn Tree
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autodropout.layers import DropLayer, rules
+
 INITIAL_DEVIATION = 0.02
+EMBEDDING_SITE, SOFTMAX_SITE = -2, -3  # whose masks are not those of any site that `attach` numbers: 0, 1, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +74,11 @@ class TransformerXL(nn.Module):
             raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
         self.size = size
         self.embedding = nn.Embedding(vocabulary, size.width)
-        self.embedding_dropout = VariationalDropout(size.embedding_dropout)
+        self.embedding_dropout = VariationalDropout(size.embedding_dropout, site=EMBEDDING_SITE)
         self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
-        self.softmax_dropout = VariationalDropout(size.softmax_dropout)
-        self.softmax_bias = nn.Parameter(torch.zeros(vocabulary))
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=INITIAL_DEVIATION)
-            elif name.endswith(".bias"):
-                nn.init.zeros_(parameter)
+        self.softmax_dropout = VariationalDropout(size.softmax_dropout, site=SOFTMAX_SITE)
+        self.softmax_bias = nn.Parameter(torch.empty(vocabulary))
+        initialize(self.named_parameters())
 
     def forward(
         self, tokens: Tensor, memory: Tensor | None = None, remember: int | None = None
@@ -114,7 +114,8 @@ class TransformerXL(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the word after each: (..., C) -> (..., vocabulary)."""
-        return F.linear(hidden, self.embedding.weight, self.softmax_bias)
+        scores = F.linear(hidden, self.embedding.weight)
+        return scores + self.softmax_bias.to(scores.dtype)  # so that autocast's half precision stays one
 
 
 class Layer(nn.Module):
@@ -158,7 +159,9 @@ class RelativeAttention(nn.Module):
         key, value = self._by_head(self.key(known)), self._by_head(self.value(known))  # (N, heads, S, D)
         distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
         content = (query + self.content_bias) * self.scale @ key.mT  # (N, heads, T, S)
-        by_distance = (query + self.distance_bias) * self.scale @ distance.mT  # (N, heads, T, S + 1)
+        # All samples are scored by the same distances: as rows of one product, not each in a product of its own.
+        rows = ((query + self.distance_bias) * self.scale).transpose(0, 1).flatten(1, 2)  # (heads, N * T, D)
+        by_distance = torch.unflatten(rows @ distance.mT, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, S + 1)
         scores = (content + aligned(by_distance)).masked_fill(future, -torch.inf)  # (N, heads, T, S)
         probabilities = self.probabilities(scores.softmax(-1))
         context = (probabilities @ value).transpose(1, 2).flatten(2)  # (N, T, heads * D)
@@ -169,17 +172,21 @@ class RelativeAttention(nn.Module):
         return torch.unflatten(h, -1, (self.heads, -1)).transpose(-3, -2)  # (..., T, heads * D) -> (..., heads, T, D)
 
 
-class VariationalDropout(nn.Module):
+class VariationalDropout(DropLayer):
     """One draw for each sample and channel, for all words of the segment (Gal and Ghahramani 2016)."""
 
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
+    def __init__(self, rate: float, site: int) -> None:
+        super().__init__(rules.VariationalDropout(), rate, site)
 
-    def forward(self, h: Tensor) -> Tensor:
-        if not self.training or not self.rate:
-            return h
-        return h * F.dropout(torch.ones_like(h[:, :1]), self.rate)  # (N, T, C) * (N, 1, C)
+
+@torch.no_grad()
+def initialize(parameters: Iterable[tuple[str, Tensor]], generator: torch.Generator | None = None) -> None:
+    """Initial weights, in place, for parameters by name: matrices N(0, 0.02), biases 0, gains of normalizations 1."""
+    for name, parameter in parameters:
+        if parameter.dim() > 1:
+            parameter.normal_(std=INITIAL_DEVIATION, generator=generator)
+        else:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
 def distance_encoding(longest: int, width: int, device: torch.device | None = None) -> Tensor:

@@ -29,6 +29,7 @@ RECIPES = (
     "efficientnet-b5",
     "efficientnet-b7",
     "ptb",
+    "ptb-small",
     "wikitext2",
     "iwslt14",
     "wmt14",

@@ -13,6 +13,7 @@ Departures from the paper:
 from collections.abc import Iterable
 
 from autodropout.layers import baseline
+from autodropout.layers.baselines import Baseline
 from autodropout.recipes.comparison import Variant
 from autodropout.spaces import (
     TRANSFORMER_SITES,
@@ -24,6 +25,7 @@ from autodropout.spaces import (
     TransformerPolicy,
     TransformerSpace,
 )
+from autodropout.training.run import Regularizer
 
 
 def rates(policy: Policy, values: Iterable[float]) -> list[Variant]:
@@ -50,17 +52,29 @@ def transferred(policy: Policy, space: Space) -> Policy:
     """
     if isinstance(policy, TransformerPolicy):
         if not isinstance(space, TransformerSpace):
-            raise ValueError("a transformer policy cannot go on a ConvNet")
+            raise ValueError("a Transformer policy cannot go on a ConvNet")
         missing = [name for name, pattern in policy.sites.items() if not pattern.is_none and name not in space.sites]
         if missing:
-            raise ValueError(f"the policy asks for {', '.join(missing)}, which the other model lacks")
+            raise ValueError(f"the policy asks for {', '.join(missing)}, which the model lacks")
         return policy
     if not isinstance(space, ConvSpace):
         raise ValueError("a ConvNet policy cannot go on a Transformer")
     if len(policy.groups) != len(space.groups):
-        raise ValueError(f"the policy has {len(policy.groups)} groups, the other model {len(space.groups)}")
+        raise ValueError(f"the policy has {len(policy.groups)} groups, the model has {len(space.groups)}")
     groups = [group.model_copy(update={"at": size}) for group, size in zip(policy.groups, space.groups, strict=True)]
     return policy.model_copy(update={"groups": tuple(groups)})
+
+
+def check_fit(regularizer: Regularizer, space: Space) -> None:
+    """Raise ValueError, naming the two kinds or sizes, where a policy or a baseline has no place in a space's model."""
+    if isinstance(regularizer, Baseline):
+        kind, other, places = "ConvNet", "Transformer", regularizer.convnet
+        if isinstance(space, TransformerSpace):
+            kind, other, places = other, kind, regularizer.transformer
+        if not places:
+            raise ValueError(f"{regularizer.name} is for {other}s, and this model is a {kind}")
+    elif regularizer is not None:
+        transferred(regularizer, space)
 
 
 def _conv_ablations(policy: ConvPolicy) -> dict[str, Policy]:

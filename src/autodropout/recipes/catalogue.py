@@ -88,6 +88,7 @@ def cifar10() -> Recipe:
         what="WRN-28-10 on CIFAR-10; searched with a WRN-28-2",
         proxy=images.cifar10_search(),
         final=final,
+        crowd=8,
         tuning=_holding_out(final, train=45_000, validation=5_000),
         methods=_mixes(images.cifar10_final, "standard"),
         reproduces=f"{TABLE_1}; {TABLE_2}",
@@ -102,6 +103,7 @@ def cifar10_4k() -> Recipe:
         what="UDA, a WRN-28-2 and 4,000 labels of CIFAR-10; searched on 3,600 + 400 of them",
         proxy=images.cifar10_4k_search(),
         final=images.cifar10_4k_uda(),
+        crowd=8,
         tuning=images.cifar10_4k_uda(labels=3_600, validation=400),
         methods={"fixmatch": images.cifar10_4k_fixmatch()},
         reproduces=TABLE_3,
@@ -171,6 +173,21 @@ def ptb() -> Recipe:
         },
         cost=f"{SEARCH_COST}; final: 320,000 steps",
         rate=language.RATE,
+    )
+
+
+def ptb_small() -> Recipe:
+    return Recipe(
+        name="ptb-small",
+        what="a small Transformer-XL on Penn Treebank: a search that one GPU can do",
+        proxy=language.ptb_small(),
+        final=language.ptb_small(4 * language.SMALL_STEPS),
+        reproduces="nothing in the paper: the same task at a size for many children on one GPU",
+        trials=512,
+        capacity=32,
+        crowd=32,
+        rate=language.SMALL_RATE,
+        rates=(0.03, 0.05, 0.1, 0.15, 0.2, 0.3),
     )
 
 
@@ -272,6 +289,7 @@ CATALOGUE: dict[str, Callable[[], Recipe]] = {
     "efficientnet-b5": efficientnet_b5,
     "efficientnet-b7": efficientnet_b7,
     "ptb": ptb,
+    "ptb-small": ptb_small,
     "wikitext2": wikitext2,
     "iwslt14": iwslt14,
     "wmt14": wmt14,

@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autodropout.recipes.recipe import Training
@@ -45,6 +45,7 @@ class Row:
     variant: Variant
     seed: int
     scores: Scores
+    was_finished: bool = field(default=False, compare=False)  # before: its scores were read, not trained for
 
 
 def compare(
@@ -64,25 +65,28 @@ def compare(
     with ranks(run.where):  # under torchrun one group serves all trainings: a second one would not come about
         for seed in seeds:
             for variant in variants:
-                rows.append(Row(variant, seed, _once(training, variant, seed, folder, run)))
+                rows.append(_once(training, variant, seed, folder, run))
                 watch(rows[-1])
     return rows
 
 
-def _once(training: Training, variant: Variant, seed: int, folder: Path, run: Run) -> Scores:
-    """The scores of one training: read, if it is finished already."""
+def _once(training: Training, variant: Variant, seed: int, folder: Path, run: Run) -> Row:
+    """One training; its scores are read, if it is finished already."""
     where = folder / _folder_name(training, variant) / f"seed-{seed}"
     finished = where / "scores.json"
     if finished.exists():
-        found = json.loads(finished.read_text())
-        scores = Scores(found["reward"], found["metrics"])
+        try:
+            found = json.loads(finished.read_text())
+            scores = Scores(found["reward"], found["metrics"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{finished} is damaged: remove it to have the training judged again") from None
         if not run.test or any(name.startswith("test") for name in scores.metrics):
-            return scores
+            return Row(variant, seed, scores, was_finished=True)
     scores = training.fit(variant.regularizer, variant.rate, seed, replace(run, folder=where))
     if world().writes:
         content = {"variant": variant.name, "rate": variant.rate, "seed": seed, "reward": scores.reward}
         write_atomically(finished, json.dumps(content | {"metrics": dict(scores.metrics)}, indent=1).encode())
-    return scores
+    return Row(variant, seed, scores)
 
 
 def _folder_name(training: Training, variant: Variant) -> str:
@@ -133,7 +137,8 @@ def table(rows: Sequence[Row], metric: str | None = None) -> str:
     """For a terminal: mean, its standard error, n, the difference from the first variant with its 95% interval."""
     found = summaries(rows, metric)
     width = max(len("variant"), *(len(summary.variant.name) for summary in found))
-    lines = [f"{'variant':{width}}  {'rate':>5}  {metric or 'reward':>21}  {'n':>3}  {'from the first':>20}"]
+    compared = f"{'from the first':>20}" if len(found) > 1 else ""
+    lines = [f"{'variant':{width}}  {'rate':>5}  {metric or 'reward':>21}  {'n':>3}  {compared}".rstrip()]
     for place, summary in enumerate(found):
         mean = f"{summary.mean:.4f}" + ("" if summary.error is None else f" ± {summary.error:.4f}")
         difference = ""

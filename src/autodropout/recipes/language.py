@@ -15,6 +15,8 @@ the small states of an LSTM; ours are normalized to a mean square of 1, so that 
 cross-entropy: small models hardly learned with them. A hundredth of them is taken, which costs little; the paper, too,
 saw no loss without them.
 
+Beside them stands a small model, ours: what one GPU can search with (`benchmarks/ptb_proxy.py`).
+
     scores = search_training().fit(policy, RATE, seed=0)
 """
 
@@ -67,6 +69,36 @@ def ptb_transformer_xl(steps: int) -> LanguageTraining:
         state_difference=0.01,
         evaluate_every=1_000,
         evaluation_batch=10,  # Transformer-XL's code
+        evaluation_memory=70,
+    )
+
+
+SMALL = TransformerXLSize(layers=4, width=256, heads=8, head_size=32, inner=1024, memory=70)
+SMALL_STEPS = 4_000
+SMALL_RATE = 0.1
+
+
+def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
+    """A small Transformer-XL on Penn Treebank, 6 million parameters: nothing of it is the paper's.
+
+    It has no dropout but a policy's, so that a search sees all of what a policy is worth, and no penalties.
+    """
+    return LanguageTraining(
+        corpus="ptb",
+        vocabulary=10_000,
+        size=SMALL,
+        segment=70,
+        batch=16,
+        steps=steps,
+        lr=1e-3,
+        lr_after_cosine=1e-4,
+        lr_constant=5e-5,
+        cosine_share=0.8,
+        clip=0.25,
+        state_value=0.0,
+        state_difference=0.0,
+        evaluate_every=max(1, steps // 8),
+        evaluation_batch=16,
         evaluation_memory=70,
     )
 

@@ -1,9 +1,11 @@
 """The full configuration of one experiment: what its search trains, what is trained at the end, the paper's figures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
+
+import torch
 
 from autodropout.search.jobs import Report
 from autodropout.spaces import Policy, Space
@@ -30,18 +32,52 @@ class Training(Protocol):
         ...
 
 
+class CrowdTraining(Training, Protocol):
+    """A training that trains several models at once, as it would each alone."""
+
+    def fit_many(
+        self,
+        policies: Sequence[Policy | None],
+        rate: float,
+        seeds: Sequence[int],
+        run: Run,
+        reports: Sequence[Report] | None,
+    ) -> list[float]:
+        """Their rewards; nan for one that diverged or was ended by its report."""
+        ...
+
+
+TrainMany = Callable[[Sequence[Policy], Sequence[int], Sequence[Report]], list[float]]
+
+
 @dataclass(frozen=True, slots=True)
 class RecipeChild:
-    """A search's child: trains under a policy, at one rate; its reward is the score."""
+    """A search's child: trains under a policy, at one rate; its reward is the score.
+
+    In a crowd children are trained in bfloat16 and compiled, also one that is left over and alone.
+    """
 
     training: Training
     rate: float
     on_cpu: bool = False  # on one thread there, since as many children run as there are cores
+    crowd: int = 1  # how many it likes to train at once on a GPU
 
     def __call__(self, policy: Policy, seed: int, report: Report) -> float:
+        if self.train_many is not None:
+            return self.train_many([policy], [seed], [report])[0]
         device = "cpu" if self.on_cpu else None
         with threads(1) if self.on_cpu else nullcontext():
             return self.training.fit(policy, self.rate, seed, Run(device=device, report=report)).reward
+
+    @property
+    def train_many(self) -> TrainMany | None:
+        """Several children at once; None where they are trained one at a time."""
+        return self._train_many if self.crowd > 1 and torch.cuda.is_available() else None
+
+    def _train_many(self, policies: Sequence[Policy], seeds: Sequence[int], reports: Sequence[Report]) -> list[float]:
+        training: CrowdTraining = self.training  # type: ignore[assignment]  # `Recipe` has looked
+        run = Run(precision="bfloat16", compile=True)
+        return training.fit_many(policies, self.rate, seeds, run, reports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +95,7 @@ class Recipe:
     trials: int = 16_384  # policies in each of the paper's searches
     workers: int = 1  # whoever has more machines says so
     capacity: int = 64  # the paper: much larger than the minibatch
+    crowd: int = 1  # children of one job, trained at once on one GPU
     minibatch: int = 16
     floor: float = 0.0  # what a child that diverges scores
     reproduces: str = ""  # where it stands in the paper
@@ -69,9 +106,13 @@ class Recipe:
     on_cpu: bool = False  # so small that a GPU would only be slower
 
     def __post_init__(self) -> None:
-        for name in ("trials", "workers", "capacity", "minibatch"):
+        for name in ("trials", "workers", "capacity", "crowd", "minibatch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"recipe {self.name!r}: {name} must be at least 1, got {getattr(self, name)}")
+        if self.crowd > 1 and not hasattr(self.proxy, "fit_many"):
+            raise ValueError(
+                f"recipe {self.name!r}: {type(self.proxy).__name__} trains one model at a time, not crowds"
+            )
         for rate in (self.rate, *self.rates):
             if not 0.0 <= rate <= 1.0:
                 raise ValueError(f"recipe {self.name!r}: rate must lie in [0, 1], got {rate}")
@@ -81,7 +122,7 @@ class Recipe:
 
     @property
     def child(self) -> RecipeChild:
-        return RecipeChild(self.proxy, self.rate, self.on_cpu)
+        return RecipeChild(self.proxy, self.rate, self.on_cpu, crowd=1 if self.on_cpu else self.crowd)
 
     def smoke(self) -> "Recipe":
         """The same experiment, small enough to see that it runs."""

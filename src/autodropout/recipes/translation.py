@@ -11,8 +11,9 @@ dropout of Vaswani et al., `ad.baseline("dropout")` (its table of language model
 Translation"). The learning rate climbs to 1.6e-3 in 4,000 steps and falls to 0 along a cosine. What the paper leaves
 open is said in `training/translation.py`; and here:
 
-1. How BLEU was computed. 34.4 is what others report for this model on lower-cased text, so the text of IWSLT'14 is
-   lower-cased; 38.1 is Vaswani et al.'s own figure. Both are of tokenized text: sacreBLEU's are near, not the same.
+1. How BLEU was computed. 34.4 is what others report for this model on text that fairseq's script prepared: tokenized
+   by Moses and lower-cased. So the text of IWSLT'14 is lower-cased; 38.1 is Vaswani et al.'s own figure. Both are of
+   tokenized text: sacreBLEU's are near, not the same.
 """
 
 from dataclasses import replace

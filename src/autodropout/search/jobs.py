@@ -24,7 +24,8 @@ class Child(Protocol):
 
     It may also offer `train_many(policies, seeds, reports) -> scores`, to train several children in one job on one GPU.
     That has to catch what a report raises, `Stopped` or, for a value that is not finite, `FloatingPointError`: it ends
-    one of the children. The score of that one does not matter; nan is a good choice.
+    one of the children. The score of that one does not matter; nan is a good choice. How many it likes to train at once
+    it may say as `crowd`, an integer: that many trials make a job where there is a GPU.
     """
 
     def __call__(self, policy: Policy, seed: int, report: Report) -> float: ...

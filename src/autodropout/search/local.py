@@ -15,12 +15,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
 
+from autodropout.search.gpus import visible_gpus
 from autodropout.search.jobs import Answer, Child, Judge, Task
 from autodropout.search.seat import TICK_SECONDS, Question, Seat, check_deadline, child_file
 
 
 class LocalEngine:
-    """`workers` processes; each job has `deadline` seconds per trial, or for ever when None."""
+    """`workers` processes; each job has `deadline` seconds per trial, or for ever when None.
+
+    Where there are several workers and several GPUs, the GPUs are dealt to the workers in turn.
+    """
 
     def __init__(
         self, child: Child, workers: int = 1, deadline: float | None = None, judge: Judge | None = None
@@ -29,7 +33,11 @@ class LocalEngine:
             raise ValueError(f"workers must be at least 1, got {workers}")
         check_deadline(deadline)
         self._child, self._judge = child_file(child), judge
-        self._seats = [Seat(self._child.fileno(), deadline, judge is not None) for _ in range(workers)]
+        gpus = visible_gpus() if workers > 1 else ()
+        self._seats = [
+            Seat(self._child.fileno(), deadline, judge is not None, gpus[seat % len(gpus)] if len(gpus) > 1 else None)
+            for seat in range(workers)
+        ]
         self._free = workers
         self._jobs: queue.SimpleQueue[Sequence[Task]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[list[Answer] | BaseException] = queue.SimpleQueue()

@@ -32,18 +32,22 @@ TICK_SECONDS = 0.25
 SECRETS = ("AUTODROPOUT_STORAGE",)
 """Variables that workers do not inherit: a ledger's URL may hold a password."""
 
+STREAMS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+"""So many streams of a worker run at the same time on a GPU, where CUDA's own 8 would let children of a crowd wait."""
+
 Question = tuple[int, int, float]
 """(trial, step, value): a child reports, and waits to hear whether to stop."""
 
 
 class Seat:
-    """A place for one worker. `child` is a file to load it from; each job has `deadline` seconds per trial.
+    """A place for one worker. `child` is a file to load it from; each job has `deadline` seconds per trial; of several
+    GPUs the worker sees `gpu` alone, if that is given.
 
     Not thread-safe. Wait for `connection`, then `hear`; and `check` every `TICK_SECONDS`.
     """
 
-    def __init__(self, child: int, deadline: float | None, judged: bool) -> None:
-        self._child, self._deadline, self._judged = child, deadline, judged
+    def __init__(self, child: int, deadline: float | None, judged: bool, gpu: str | None = None) -> None:
+        self._child, self._deadline, self._judged, self._gpu = child, deadline, judged, gpu
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False  # to take a job from its socket
         self._limit: float | None = None  # when the job, or the start, has taken too long
@@ -118,9 +122,13 @@ class Seat:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self._child),
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name not in SECRETS},
+                env=self._environment(),
             )
         self._limit = time.monotonic() + START_SECONDS
+
+    def _environment(self) -> dict[str, str]:
+        inherited = STREAMS | {name: value for name, value in os.environ.items() if name not in SECRETS}
+        return inherited if self._gpu is None else inherited | {"CUDA_VISIBLE_DEVICES": self._gpu}
 
     def _send(self) -> None:
         assert self.connection is not None

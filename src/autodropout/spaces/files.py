@@ -5,20 +5,19 @@ whose message lists every problem with its JSON path, the offending value and wh
 half. Trouble with the file itself (missing, no permission) stays the `OSError` it is.
 """
 
-import importlib.resources
 import json
 import math
 import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from autodropout.policies import bundled
 from autodropout.spaces.policy import MAX_BYTES, SCHEMA, ConvPolicy, Policy, TransformerPolicy
 from autodropout.spaces.records import show
 
@@ -96,12 +95,11 @@ def _is_name(text: str) -> bool:
 
 
 def _load_bundled(name: str) -> Policy:
-    folder: Traversable = importlib.resources.files("autodropout.policies")
-    bundled = {entry.name.removesuffix(".json"): entry for entry in folder.iterdir() if entry.name.endswith(".json")}
-    if name not in bundled:
-        names = ", ".join(sorted(bundled)) or "there are none yet"
+    found = bundled()
+    if name not in found:
+        names = ", ".join(found) or "there are none yet"
         raise PolicyError(name, (f"no bundled policy has this name ({names}); for a file, write ./{name}",))
-    return _parse_bytes(bundled[name].read_bytes(), name)
+    return _parse_bytes(found[name].read_bytes(), name)
 
 
 def _parse_bytes(content: bytes, source: str) -> Policy:

@@ -10,11 +10,11 @@ other is taken, and it is said. What a file is made of: `packing`.
 import logging
 import os
 import re
-import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from autodropout.spaces.atomic import write_atomically
 from autodropout.training.packing import CheckpointError, pack, unpack
 
 try:
@@ -35,19 +35,7 @@ def save(path: Path, state: Any) -> None:
         ValueError: there is something in it that cannot be saved; it says where.
         OSError: it could not be written; what was at `path` before is still there.
     """
-    parts = pack(state)
-    partial = path.with_name(f".autodropout-{secrets.token_hex(8)}.tmp")  # beside it: renaming must not cross disks
-    try:
-        with partial.open("xb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # of a full disk it would not say which
-    finally:
-        partial.unlink(missing_ok=True)
-    _flush_folder(path.parent)
+    write_atomically(path, *pack(state))
 
 
 def load(path: Path) -> Any:
@@ -128,15 +116,6 @@ def _lock(path: Path) -> int:
             os.close(handle)
             raise BlockingIOError(f"another process is training in {path.parent}") from None
     return handle
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and needs no flush
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)  # the rename itself must survive a power cut
-        finally:
-            os.close(handle)
 
 
 __all__ = ["CheckpointError", "Checkpoints", "load", "save"]

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -28,9 +28,11 @@ class Sgd:
     def __post_init__(self) -> None:
         _check(self.lr, self.momentum, self.weight_decay)
 
-    def over(self, model: nn.Module) -> Optimizer:
+    def over(self, model: nn.Module, rate: Tensor | None = None) -> Optimizer:
+        """The optimizer. With a tensor for the learning rate, on the model's device, its steps can be captured."""
         groups = _groups(model, self.weight_decay, self.decay_all)
-        return SGD(groups, self.lr, momentum=self.momentum, nesterov=self.momentum > 0)
+        lr = self.lr if rate is None else rate
+        return SGD(groups, lr, momentum=self.momentum, nesterov=self.momentum > 0, fused=_on_cuda(model) or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,11 @@ class RmsProp:
     def __post_init__(self) -> None:
         _check(self.lr, self.momentum, self.weight_decay)
 
-    def over(self, model: nn.Module) -> Optimizer:
+    def over(self, model: nn.Module, rate: Tensor | None = None) -> Optimizer:
+        """As `Sgd.over`."""
         groups = _groups(model, self.weight_decay, self.decay_all)
-        return RMSprop(groups, self.lr, alpha=self.memory, eps=self.eps, momentum=self.momentum)
+        lr, captured = (self.lr, False) if rate is None else (rate, _on_cuda(model))
+        return RMSprop(groups, lr, alpha=self.memory, eps=self.eps, momentum=self.momentum, capturable=captured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,10 @@ def scheduled(optimizer: Optimizer, schedule: Schedule, steps: int) -> LambdaLR:
 
 def _warmed(warmup: int, factor: Callable[[int], float]) -> Callable[[int], float]:
     return lambda step: (step + 1) / warmup if step < warmup else factor(step)
+
+
+def _on_cuda(model: nn.Module) -> bool:
+    return all(weight.is_cuda for weight in model.parameters())
 
 
 def _groups(model: nn.Module, weight_decay: float, decay_all: bool) -> list[dict[str, object]]:

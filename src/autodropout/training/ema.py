@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class MovingAverage:
@@ -26,12 +25,23 @@ class MovingAverage:
         self._followed = {name: value for name, value in values.items() if value.is_floating_point()}  # no counters
         self._averages = {name: value.detach().clone() for name, value in self._followed.items()}
 
-    @torch.no_grad()
     def update(self) -> None:
         """Take in the model's present weights."""
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        get_ema_multi_avg_fn(decay)(tuple(self._averages.values()), tuple(self._followed.values()), self.updates)
+        self.follow(share(self.decay, self.updates))
         self.updates += 1
+
+    @torch.no_grad()
+    def follow(self, share: float | Tensor) -> None:
+        """Go `share` of the way to the model's present weights; a tensor is 0-d, which a CUDA graph reads anew."""
+        averages = list(self._averages.values())
+        way = torch._foreach_sub(list(self._followed.values()), averages)
+        torch._foreach_mul_(way, share)
+        torch._foreach_add_(averages, way)
+
+    def restart(self) -> None:
+        """Be the average of the model as it is now, and of nothing before."""
+        self.updates = 0
+        _copy(self._followed, self._averages)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -51,6 +61,11 @@ class MovingAverage:
             raise ValueError("the saved average is one of another model")
         self.updates = state["updates"]
         _copy(state["averages"], self._averages)
+
+
+def share(decay: float, updates: int) -> float:
+    """How much of the way an average goes to the weights, after so many updates."""
+    return 1.0 - min(decay, (1 + updates) / (10 + updates))
 
 
 @torch.no_grad()

@@ -3,6 +3,8 @@
 A random crop shows objects larger than a test image does. So a network is trained at a lower resolution than it is
 tested at. Then its last normalization and its classifier learn, for a little while, from training images as they are
 shown in testing: resized and cropped in the middle, at the higher resolution. Nothing else changes, nothing is dropped.
+
+Departure: for their best figures, which the paper cites, the authors also flipped, shifted and recoloured those images.
 """
 
 from dataclasses import dataclass, replace

@@ -7,15 +7,15 @@
     images of a step --view--> augmented --mix--> logits, soft labels --> loss --> optimizer --> moving average
                                                                now and then: the validation part, as it is
 
-Everything random follows from the seed. The order of the images is a function of seed and step alone, so children of
-one seed see one order under every policy, however many numbers its masks draw. The validation part decides the reward;
+Everything random follows from the seed. The order of the images and the masks are functions of seed and step alone; so
+children of one seed see the same images, augmented alike, under every policy. The validation part decides the reward;
 the test part is looked at when `run.test` asks for it, once, at the end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,8 @@ from autodropout.attach import RateSchedule, attach, space
 from autodropout.attach.schedule import Shape
 from autodropout.data import Labelled, SemiSplits, Splits
 from autodropout.models import image_model
-from autodropout.spaces import Space
-from autodropout.training.augment import Augment, mixing
+from autodropout.spaces import Policy, Space
+from autodropout.training.augment import Augment, Mix, mixing
 from autodropout.training.descent import Descent, Schedule, scheduled
 from autodropout.training.distributed import ranks, seed_rank, world
 from autodropout.training.ema import MovingAverage
@@ -34,8 +34,9 @@ from autodropout.training.feed import Feed, resident
 from autodropout.training.fixres import FixRes, fine_tune
 from autodropout.training.judging import accuracies
 from autodropout.training.loop import Loop, Stateful
+from autodropout.training.noise import Noise
 from autodropout.training.pictures import RESIZING, Pictures
-from autodropout.training.run import Regularizer, Run, Scores, identity
+from autodropout.training.run import Regularizer, Report, Run, Scores, identity
 from autodropout.training.weights import export
 
 WEIGHTS = "model.safetensors"  # what was judged, in the run's folder
@@ -117,25 +118,33 @@ class ImageTraining:
         """The images, read and checked."""
         return self.pictures.load()
 
+    def look(self, resolution: int) -> Augment:
+        """How images are shown in testing."""
+        return self.pictures.view("imagenet_eval" if self.resizes else "none", resolution)
+
+    def mixing(self, model: nn.Module, example: Tensor) -> Mix:
+        """How images are mixed; may put something on the model."""
+        setting: Literal["imagenet", "cifar"] = "imagenet" if self.resizes else "cifar"
+        return mixing(self.mix, self.pictures.kind.classes, model=model, example=example, setting=setting)
+
     def objective(self, splits: Any, bench: Bench) -> Objective:
         """Cross-entropy on augmented, perhaps mixed images."""
         feed = bench.feed(splits.train, self.batch)
         view = bench.view(self.pictures.view(self.augmentation, self.resolution))
-        mix = mixing(
-            self.mix,
-            self.pictures.kind.classes,
-            model=bench.model,
-            example=bench.example,
-            setting="imagenet" if self.resizes else "cifar",
-        )
+        mix = self.mixing(bench.model, bench.example)
         bench.closing.callback(mix.remove)
 
         def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
-            images, labels = feed(step)
-            logits, target = mix(forward, view(images), labels)  # (N, classes), (N, classes)
-            return {"train_loss": F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)}
+            return {"train_loss": self.loss(forward, mix, view, *feed(step))}
 
         return losses
+
+    def loss(
+        self, forward: nn.Module, mix: Mix, view: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor
+    ) -> Tensor:
+        """What supervision says of a batch of stored images."""
+        logits, target = mix(forward, view(images), labels)  # (N, classes), (N, classes)
+        return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
 
     def fit(self, regularizer: Regularizer, rate: float, seed: int, run: Run = Run()) -> Scores:  # noqa: B008 (frozen)
         """Train one network under a policy, a baseline or nothing, and judge it.
@@ -176,6 +185,30 @@ class ImageTraining:
                     export(run.folder / WEIGHTS, learner.model)
         return Scores(metrics[f"{part}_accuracy"], metrics)
 
+    def fit_many(
+        self,
+        policies: Sequence[Policy | None],
+        rate: float,
+        seeds: Sequence[int],
+        run: Run = Run(),  # noqa: B008 (frozen)
+        reports: Sequence[Report] | None = None,
+    ) -> list[float]:
+        """Train several networks at once on one device, each as `fit` would alone (`image_crowd.py`).
+
+        Args:
+            policies: one for each network.
+            rate: at which all of them drop.
+            seeds: one for each network.
+            run: where, and at which precision; nothing is written.
+            reports: one for each network, called with its validation accuracy. What one raises ends its network alone.
+
+        Returns:
+            The rewards; nan for a network that diverged or was ended by its report.
+        """
+        from autodropout.training.image_crowd import fit_many
+
+        return fit_many(self, policies, rate, seeds, run, reports)
+
     def smoke(self) -> Self:
         """The same training with everything small: a narrow model, a few images, a few steps."""
         few = self.pictures.smoke()
@@ -209,11 +242,12 @@ class Learner:
         self.model = training.build().to(run.where)
         if run.where.type == "cuda":
             self.model.to(memory_format=torch.channels_last)  # what its convolutions want
-        self.look = self._look(training.resolution)
+        self.look = training.look(training.resolution).to(run.where)
         example = self.look(splits.train.images[:1].to(run.where))  # (1, C, H, W)
         self.on = None if regularizer is None else attach(self.model, regularizer, rate=rate, example=example)
+        self.noise = Noise(self.model, seed, run.where)
         self.objective = training.objective(splits, Bench(self.model, example, seed, run, closing))
-        forward = run.wrap(self.model)
+        forward = run.wrap(self.model, fixed_shapes=True)
         assert isinstance(forward, nn.Module)
         self.forward = forward
         self.optimizer = training.optimizer.over(self.model)
@@ -234,9 +268,10 @@ class Learner:
     def step(self, step: int) -> dict[str, Tensor]:
         """One step of the optimizer; returns what the objective has to say of it."""
         self.model.train()
+        self.noise.at(step)
+        self.optimizer.zero_grad()
         with self.run.autocast():
             losses = self.objective(self.forward, step)
-        self.optimizer.zero_grad()
         losses["train_loss"].backward()
         self.optimizer.step()
         self.schedule.step()
@@ -261,14 +296,9 @@ class Learner:
         before = self.judged(held_out, f"{part}_before_fixres")
         if self.on is not None:
             self.on.detach()
-        self.look = self._look(how.resolution)
+        self.look = self.training.look(how.resolution).to(self.run.where)
         fine_tune(how, self.model, self.look, train, held_out, config, self.seed, self.run)
         return before | self.judged(held_out, part)
-
-    def _look(self, resolution: int) -> Augment:
-        """How images are shown in testing."""
-        name = "imagenet_eval" if self.training.resizes else "none"
-        return self.training.pictures.view(name, resolution).to(self.run.where)
 
 
 def _judging_part(splits: Splits | SemiSplits, run: Run) -> str:
@@ -277,4 +307,7 @@ def _judging_part(splits: Splits | SemiSplits, run: Run) -> str:
         return "validation"
     if run.test and len(splits.test):
         return "test"
-    raise ValueError("there are no validation images to be judged by; a final run without them must ask for the test")
+    raise ValueError(
+        "there are no validation images to be judged by: a final run, which trains on all, must ask for the test: "
+        "--test, in Python Run(test=True)"
+    )

@@ -24,7 +24,7 @@ On a GPU nothing waits for the host between two evaluations.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -36,18 +36,20 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from autodropout.attach import attach, space
 from autodropout.data import Corpus, ptb, wikitext2
-from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize
-from autodropout.spaces import Space
+from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
+from autodropout.spaces import Policy, Space
 from autodropout.training.clipped_adam import ClippedAdam
 from autodropout.training.distributed import ranks, seed_rank, share, total, world
 from autodropout.training.loop import Loop, Stateful
-from autodropout.training.run import Regularizer, Run, Scores, identity
-from autodropout.training.schedules import cosine_then_constant, first_step_after
+from autodropout.training.noise import Noise
+from autodropout.training.run import Regularizer, Report, Run, Scores, identity
+from autodropout.training.schedules import Schedule, cosine_then_constant, first_step_after
 from autodropout.training.streams import IGNORED, Pages, Streams
 from autodropout.training.weights import Average, Best, export
 
 CORPORA: dict[str, Callable[..., Corpus]] = {ptb.NAME: ptb.load, wikitext2.NAME: wikitext2.load}
 REWARD = 80.0  # over the perplexity
+MOST_LEFT_OUT = 0.5  # of the steps between two evaluations, for want of a finite gradient
 WEIGHTS = "model.safetensors"  # the best ones, in the run's folder
 
 
@@ -92,7 +94,7 @@ class LanguageTraining:
 
     def space(self) -> Space:
         model = self.build()
-        return space(model, _example(model), kind="transformer")
+        return space(model, example_for(model), kind="transformer")
 
     def smoke(self) -> Self:
         tiny = replace(self.size, layers=2, width=32, heads=2, head_size=16, inner=64, memory=16)
@@ -126,22 +128,17 @@ class LanguageTraining:
             validation = self.pages(text.validation, "the validation text").to(run.where)
             test = self.pages(text.test, "the test text").to(run.where) if run.test else None
 
-            torch.manual_seed(seed)
             model = self.build().to(run.where)
+            initialize(model.named_parameters(), torch.Generator(run.where).manual_seed(seed))
             if regularizer is not None:
-                attach(model, regularizer, rate=rate, example=_example(model))
-            forward = run.wrap(Objective(model, self.state_value, self.state_difference))
+                attach(model, regularizer, rate=rate, example=example_for(model))
+            forward = run.wrap(Objective(model, self.state_value, self.state_difference), fixed_shapes=True)
             optimizer = ClippedAdam(model, self.lr, self.clip)
-            factors = cosine_then_constant(
-                self.steps,
-                floor=self.lr_after_cosine / self.lr,
-                constant=self.lr_constant / self.lr,
-                share=self.cosine_share,
-            )
-            schedule = LambdaLR(optimizer.adam, factors)
-            average = Average(model, first_step_after(self.cosine_share, self.steps))
+            schedule = LambdaLR(optimizer.adam, self.schedule())
+            average = Average(model, self.averages_from)
             best = Best(model)
             carried = Carried(model.blank_memory(rows))
+            noise = Noise(model, seed, run.where)
             seed_rank(seed)
             model.train()
             state: dict[str, Stateful] = {
@@ -154,6 +151,7 @@ class LanguageTraining:
             config = identity(self, regularizer, rate, seed)
             with Loop(run, self.steps, state, config, per_rank={"memory": carried}) as loop:
                 for step in loop:
+                    noise.at(step)
                     with run.autocast():
                         loss, penalty, memory = forward(*streams(step), carried.memory)
                     carried.memory = memory.clone()  # where CUDA graphs run, the next step overwrites what this gave
@@ -181,6 +179,44 @@ class LanguageTraining:
                         export(run.folder / WEIGHTS, model)
                 return Scores(loop.best.reward, metrics)
 
+    def fit_many(
+        self,
+        policies: Sequence[Policy | None],
+        rate: float,
+        seeds: Sequence[int],
+        run: Run = Run(),  # noqa: B008 (frozen)
+        reports: Sequence[Report] | None = None,
+    ) -> list[float]:
+        """Train several models at once on one device, each as `fit` would alone (`language_crowd.py`).
+
+        Args:
+            policies: one for each model.
+            rate: at which all of them drop.
+            seeds: one for each model.
+            run: where, and at which precision; nothing is written.
+            reports: one for each model, called with its reward. What one raises ends its model alone.
+
+        Returns:
+            The rewards; nan for a model that diverged or was ended by its report.
+        """
+        from autodropout.training.language_crowd import fit_many
+
+        return fit_many(self, policies, rate, seeds, run, reports)
+
+    def schedule(self) -> Schedule:
+        """The learning rate over the steps, as a factor of `lr`."""
+        return cosine_then_constant(
+            self.steps,
+            floor=self.lr_after_cosine / self.lr,
+            constant=self.lr_constant / self.lr,
+            share=self.cosine_share,
+        )
+
+    @property
+    def averages_from(self) -> int:
+        """The first step whose weights are averaged."""
+        return first_step_after(self.cosine_share, self.steps)
+
     def text(self) -> Corpus:
         """The text, once it is known to have the words it should."""
         text = CORPORA[self.corpus](data=self.data)
@@ -201,18 +237,28 @@ class LanguageTraining:
 
 
 class Objective(nn.Module):
-    """What a step minimizes, in two parts: cross-entropy in nats a word, and the penalties on hidden states."""
+    """What a step minimizes, in two parts: cross-entropy in nats a word, and the penalties on hidden states.
 
-    def __init__(self, model: TransformerXL, state_value: float, state_difference: float) -> None:
+    `cross_entropy` takes float32 logits, (words, vocabulary), and the words that were right, (words,).
+    """
+
+    def __init__(
+        self,
+        model: TransformerXL,
+        state_value: float,
+        state_difference: float,
+        cross_entropy: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    ) -> None:
         super().__init__()
         self.model = model
         self.state_value = state_value
         self.state_difference = state_difference
+        self.cross_entropy = cross_entropy
 
     def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         hidden, memory = self.model(tokens, memory)  # (N, T, C)
         dropped = self.model.softmax_dropout(hidden)
-        loss = F.cross_entropy(self.model.logits(dropped).float().flatten(0, 1), targets.flatten())
+        loss = self.cross_entropy(self.model.logits(dropped).float().flatten(0, 1), targets.flatten())
         penalty = self.state_value * mean_square(dropped) + self.state_difference * mean_square(hidden.diff(dim=1))
         return loss, penalty, memory
 
@@ -266,11 +312,11 @@ def _refuse_divergence(loop: Loop) -> None:
     """A training of which most steps are left out would go on for nothing."""
     assert loop.last is not None
     left_out = loop.last.metrics["skipped_steps"]
-    if left_out > 0.5:
+    if left_out > MOST_LEFT_OUT:
         raise FloatingPointError(f"the gradient was not finite in {left_out:.0%} of the steps before step {loop.step}")
 
 
-def _example(model: TransformerXL) -> tuple[Tensor, Tensor]:
+def example_for(model: TransformerXL) -> tuple[Tensor, Tensor]:
     """Two words and a full memory, to trace the model by."""
     device = model.embedding.weight.device
     return torch.zeros((1, 2), dtype=torch.int64, device=device), model.blank_memory(1)

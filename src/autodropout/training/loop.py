@@ -131,6 +131,8 @@ class Loop:
             self._generators = None
         while self.step < self.steps:
             self.step += 1
+            if self.run.compile and self.run.where.type == "cuda":
+                torch.compiler.cudagraph_mark_step_begin()
             yield self.step - 1
             self._after_step()
 

@@ -23,13 +23,15 @@ from autodropout.training.augment import (
     IMAGENET_STD,
     Augment,
     augmentation,
+    fixmatch_strong,
     randaugment,
     standard,
     uda_strong,
 )
 
 DIGITS_TO_LEARN_FROM = 1_000  # of 1,797, where most of them are unlabelled
-RESIZING = ("imagenet", "imagenet_randaugment", "imagenet_uda", "imagenet_eval")  # views that make their own size
+# Views that make their own size.
+RESIZING = ("imagenet", "imagenet_randaugment", "imagenet_uda", "imagenet_fixmatch", "imagenet_eval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class Pictures:
                 return randaugment(kind.mean, kind.std, pad=pad, padding="reflect", flip=kind.flips, cutout=hole)
             case "uda":
                 return uda_strong(kind.mean, kind.std, pad=pad, padding="reflect", flip=kind.flips, cutout=hole)
+            case "fixmatch":
+                return fixmatch_strong(kind.mean, kind.std, pad=pad, padding="reflect", flip=kind.flips, cutout=hole)
         return augmentation(name, kind.mean, kind.std, size=resolution if name in RESIZING else None)
 
     def smoke(self) -> Self:

@@ -18,7 +18,7 @@ from torch import nn
 
 from autodropout.layers import Baseline
 from autodropout.spaces import Policy
-from autodropout.training.distributed import local_rank, parallel
+from autodropout.training.distributed import local_rank, parallel, world
 
 Regularizer = Policy | Baseline | None
 Report = Callable[[int, float], None]
@@ -43,6 +43,13 @@ class Run:
     report: Report | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.device, str):
+            try:
+                torch.device(self.device)
+            except RuntimeError:
+                raise ValueError(
+                    f"device must be one of torch's, as cpu, cuda or cuda:1, got {self.device!r}"
+                ) from None
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.checkpoint_every < 1:
@@ -79,13 +86,20 @@ class Run:
             torch.set_deterministic_debug_mode(before[0])
             torch.backends.cudnn.benchmark = before[1]
 
-    def wrap(self, model: nn.Module) -> Callable[..., Any]:
+    def wrap(self, model: nn.Module, *, fixed_shapes: bool = False) -> Callable[..., Any]:
         """What a training step calls: the model, moved to the device, in DDP where there are ranks, compiled if asked.
 
-        Attach first. The model itself stays what is evaluated, saved and optimized.
+        Attach first. The model itself stays what is evaluated, saved and optimized. Where every step has the same
+        shapes, a model compiled for a GPU that it has for itself runs as CUDA graphs: what it returns is overwritten by
+        the next step, which a `Loop` announces.
         """
         wrapped = parallel(model.to(self.where), self.where)
-        return torch.compile(wrapped) if self.compile else wrapped
+        if not self.compile:
+            return wrapped
+        graphs = (
+            fixed_shapes and self.where.type == "cuda" and world().size == 1
+        )  # the ranks' talk about gradients is not captured
+        return torch.compile(wrapped, mode="reduce-overhead" if graphs else None)
 
 
 @dataclass(frozen=True, slots=True)

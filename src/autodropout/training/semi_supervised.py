@@ -10,7 +10,7 @@ and masks of a policy fall on all of them, the views that give the targets inclu
 
 Departures from UDA's and FixMatch's code:
 1. The labelled images are not among the unlabelled ones (they are 8% of CIFAR-10's there).
-2. FixMatch's strong view is RandAugment as UDA uses it, followed by Cutout; its authors also tried CTAugment.
+2. FixMatch's strong view is its RandAugment; its authors also tried CTAugment.
 """
 
 from dataclasses import dataclass, replace

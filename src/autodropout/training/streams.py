@@ -35,7 +35,7 @@ class Streams:
         starts = torch.tensor([row * len(words) // rows for row in range(rows)])[mine]
         self.window = (starts[:, None] + torch.arange(segment + 1)).to(words.device)  # (rows, segment + 1)
 
-    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """The words of a step and the word after each: two of (rows, segment)."""
         read = self.words[(self.window + step * self.segment) % len(self.words)]  # (rows, segment + 1)
         return read[:, :-1], read[:, 1:]

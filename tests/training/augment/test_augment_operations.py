@@ -112,6 +112,12 @@ def test_what_comes_from_outside_is_filled() -> None:
     assert ours(image, "TranslateY", -1.0, fill=5)[0, 0, :, 0].tolist() == [9, 9, 9, 5]
 
 
+def test_dark_pixels_gain_and_bright_ones_do_not() -> None:
+    image = torch.tensor([0, 1, 100, 127, 128, 255], dtype=torch.uint8).view(1, 1, 2, 3)
+    assert ours(image, "SolarizeAdd", 30.9).flatten().tolist() == [30, 31, 130, 157, 128, 255]
+    assert ours(image, "SolarizeAdd", 200.0).flatten().tolist() == [200, 201, 255, 255, 128, 255]
+
+
 def test_the_square_of_cutout() -> None:
     images = torch.zeros(3, 1, 6, 8, dtype=torch.uint8)
     centre = torch.tensor([[0.5, 0.5], [0.0, 0.99], [0.5, 0.5]])
@@ -129,6 +135,7 @@ def test_each_image_gets_its_own_operation() -> None:
     magnitudes = {
         "Solarize": 100.0,
         "Posterize": 3.0,
+        "SolarizeAdd": 60.0,
         "TranslateX": 4.0,
         "TranslateY": -3.0,
         "Rotate": 20.3,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import RandAugment as TheirRandAugment
 
-from autodropout.training.augment import FIXMATCH, RANDAUGMENT, UDA, Operation, RandAugment
+from autodropout.training.augment import FIXMATCH, FIXMATCH_IMAGENET, IMAGENET, RANDAUGMENT, UDA, Operation, RandAugment
 from autodropout.training.augment.operations import CODES, NAMES
 from autodropout.training.augment.randaugment import to_bytes
 
@@ -60,6 +60,31 @@ def test_fixmatchs_space() -> None:
     assert {operation.name for operation in FIXMATCH} == {operation.name for operation in RANDAUGMENT}
     assert len(FIXMATCH) == 14
     assert set(FIXMATCH) - set(UDA) == {Operation("Identity")}
+
+
+@pytest.mark.parametrize("level", range(11))
+def test_magnitudes_on_imagenet_are_those_of_the_published_code(level: int) -> None:
+    """TensorFlow's TPU models, for images of 224 pixels: half of Cutout's side is int(40 level / 10) there."""
+    ours = drawn(IMAGENET, level, 10, (224, 224))
+    share = level / 10
+    both = {"ShearX": 0.3 * share, "ShearY": 0.3 * share, "Rotate": 30 * share}
+    both |= {"TranslateX": 100 * share, "TranslateY": 100 * share}
+    one = dict.fromkeys(("Brightness", "Contrast", "Color", "Sharpness"), 1.8 * share + 0.1 - 1)
+    one |= {"Cutout": 2 * int(40 * share), "SolarizeAdd": 110 * share, "Solarize": 256 * share}
+    for name, value in both.items():
+        assert sorted(ours[name]) == pytest.approx(sorted({-value, value}), rel=1e-5), name
+    for name, value in one.items():
+        assert sorted(ours[name]) == pytest.approx([value], rel=1e-5, abs=1e-6), name
+    (bits,) = ours["Posterize"]
+    assert round(bits) == int(4 * share)
+
+
+def test_the_spaces_on_imagenet() -> None:
+    assert len(IMAGENET) == len(FIXMATCH_IMAGENET) == 16
+    assert set(IMAGENET) ^ set(FIXMATCH_IMAGENET) == {
+        Operation("Identity"),
+        Operation("Cutout", 0, 80 / 224, of_side=True),
+    }
 
 
 def test_operations_are_equally_likely() -> None:

@@ -70,9 +70,11 @@ def hand_dropped(module: nn.Module, args: Any) -> Any:
         return None
     x = args[0]
     drop: Drop = module.__dict__[KEY]["shortcut"]
-    dropped: Any = drop(x)
-    if dropped is x:
+    if not drop.active:
         return None
+    dropped: Any = drop(x)
+    if dropped is x:  # nothing to do, as for a pattern on a map smaller than its cells: the branch must hear of it
+        dropped = x.view_as(x)
     dropped._autodropout_original = x
     dropped._autodropout_site = drop.site  # a block that adds in place hands its tensor, tags and all, to the next one
     return (dropped, *args[1:])

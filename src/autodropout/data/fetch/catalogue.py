@@ -36,7 +36,7 @@ class Download:
     def checked_by(self) -> str:
         whole = [f"{self.checksum.by} {self.checksum.algorithm}"] if self.checksum else []
         inside = ["our sha256 of each file in it"] if self.members else []
-        return " and ".join(whole + inside) or "no checksum published"
+        return " and ".join(whole + inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,10 @@ class Dataset:
 
     @property
     def checked_by(self) -> str:
-        return "; ".join(dict.fromkeys(item.checked_by for item in self.downloads)) or "not fetched by us"
+        checked = dict.fromkeys(item.checked_by for item in self.downloads if item.is_checked)
+        unchecked = [item.file for item in self.downloads if not item.is_checked]
+        published = [f"no checksum published of {', '.join(unchecked)}"] if unchecked else []
+        return "; ".join([*checked, *published]) or "not fetched by us"
 
 
 def _ours(digest: str) -> Checksum:

@@ -12,6 +12,7 @@ from autodropout.training.augment.pipelines import (
     augmentation,
     fixmatch_strong,
     imagenet_eval,
+    imagenet_fixmatch,
     imagenet_randaugment,
     imagenet_train,
     imagenet_uda,
@@ -20,7 +21,15 @@ from autodropout.training.augment.pipelines import (
     standard,
     uda_strong,
 )
-from autodropout.training.augment.randaugment import FIXMATCH, RANDAUGMENT, UDA, Operation, RandAugment
+from autodropout.training.augment.randaugment import (
+    FIXMATCH,
+    FIXMATCH_IMAGENET,
+    IMAGENET,
+    RANDAUGMENT,
+    UDA,
+    Operation,
+    RandAugment,
+)
 from autodropout.training.augment.registry import MIXES, mixing
 
 __all__ = [
@@ -28,6 +37,8 @@ __all__ = [
     "CIFAR_MEAN",
     "CIFAR_STD",
     "FIXMATCH",
+    "FIXMATCH_IMAGENET",
+    "IMAGENET",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "MIXES",
@@ -45,6 +56,7 @@ __all__ = [
     "augmentation",
     "fixmatch_strong",
     "imagenet_eval",
+    "imagenet_fixmatch",
     "imagenet_randaugment",
     "imagenet_train",
     "imagenet_uda",

@@ -3,7 +3,8 @@
 `apply(images, operation, magnitude, ...)` sends every image through every stage, with neutral numbers where the stage
 is not its own: there is no branch, no boolean indexing and no wait for the device. The stages, on the whole batch:
 
-    look up   AutoContrast, Equalize, Solarize, Posterize, Invert: a table of 256 entries per image and channel
+    look up   AutoContrast, Equalize, Solarize, SolarizeAdd, Posterize, Invert: a table of 256 entries per image and
+              channel
     enhance   Brightness, Contrast, Color, Sharpness: PIL's enhancers, a blend with black, mean grey, grey, blurred
     move      ShearX, ShearY, TranslateX, TranslateY, Rotate: one inverse affine map per image, nearest pixel
     cut       Cutout: a square of the fill colour
@@ -13,6 +14,7 @@ magnitude means, in torchvision's terms:
 
     Brightness, Contrast, Color, Sharpness   the factor is 1 + magnitude
     Solarize                                 threshold in 0..256      Posterize   bits kept, rounded to a whole number
+    SolarizeAdd                              what pixels below 128 gain, at most to 255; not in torchvision
     ShearX, ShearY                           tangent of the angle     Rotate      degrees, counter-clockwise
     TranslateX, TranslateY, Cutout           whole pixels (Cutout: side of the square)
 
@@ -31,6 +33,7 @@ NAMES = (
     "AutoContrast",
     "Equalize",
     "Solarize",
+    "SolarizeAdd",
     "Posterize",
     "Invert",
     "Brightness",
@@ -45,7 +48,7 @@ NAMES = (
     "Cutout",
 )
 CODES = {name: code for code, name in enumerate(NAMES)}
-LOOKUPS = frozenset({"AutoContrast", "Equalize", "Solarize", "Posterize", "Invert"})
+LOOKUPS = frozenset({"AutoContrast", "Equalize", "Solarize", "SolarizeAdd", "Posterize", "Invert"})
 ENHANCERS = frozenset({"Brightness", "Contrast", "Color", "Sharpness"})
 MOVES = frozenset({"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"})
 GREY = (0.2989, 0.587, 0.114)  # ITU-R 601 luma, as torchvision writes it
@@ -106,6 +109,8 @@ def _look_up(images: Tensor, operation: Tensor, magnitude: Tensor, equalize: boo
     own, amount = operation[:, None, None], magnitude[:, None, None]  # (N, 1, 1)
 
     tables = torch.where((own == CODES["Solarize"]) & (ramp >= amount), 255 - ramp, ramp)  # (N, 1, 256)
+    lifted = (ramp + amount.long()).clamp(max=255)  # (N, 1, 256)
+    tables = torch.where((own == CODES["SolarizeAdd"]) & (ramp < 128), lifted, tables)
     tables = torch.where(own == CODES["Invert"], 255 - ramp, tables)
     dropped = (8 - amount.round().long()).clamp(0, 8)  # bits
     tables = torch.where(own == CODES["Posterize"], ramp >> dropped << dropped, tables)

@@ -8,11 +8,13 @@ Random numbers come from the device's default generator. A pipeline has no param
 
 What goes in where, and from whom:
 
-    standard      zero-padded crop and flip, CIFAR-10's standard (He et al. 2016; Zagoruyko and Komodakis 2016)
-    randaugment   that, RandAugment at n = 3, m = 5, the paper's best for WRN-28-10 on CIFAR-10, and Cutout of 16 pixels
+    standard      padded crop and flip, CIFAR-10's standard: black borders (He et al. 2016) or, as the recipes have it,
+                  reflected ones (UDA's and FixMatch's code)
+    randaugment   that, RandAugment at n = 3, m = 5, from memory its paper's for WRN-28-10, and Cutout of 16 pixels
     uda           that, UDA's operations: two of them, each done with probability 1/2, at levels 1..9 of 10, and Cutout
     fixmatch      the same with FixMatch's operations, and reflected borders instead of black ones
-    imagenet      random resized crop and flip (Szegedy et al. 2015); its RandAugment has n = 2, m = 9, for ResNet-50
+    imagenet      random resized crop and flip (Szegedy et al. 2015); its RandAugment has n = 2 and m = 9 of 10, as its
+                  authors' code (TensorFlow's TPU models) for ResNet-50; FixMatch's there draws levels from 0 to 10
 """
 
 from collections.abc import Iterable
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.training.augment.operations import square
-from autodropout.training.augment.randaugment import FIXMATCH, UDA, RandAugment, Space
+from autodropout.training.augment.randaugment import FIXMATCH, FIXMATCH_IMAGENET, IMAGENET, UDA, RandAugment, Space
 from autodropout.training.augment.sampling import CentreCrop, CropFlip, Padding, RandomResizedCrop, in_unit
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -144,13 +146,21 @@ def imagenet_train(mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *
 def imagenet_randaugment(
     mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, n: int = 2, m: int = 9
 ) -> Augment:
-    """`imagenet_train` and RandAugment; the paper has m = 17 for EfficientNet-B5 and 28 for B7."""
-    return Augment((RandomResizedCrop(size), RandAugment(n, m, fill=mean)), mean, std)
+    """`imagenet_train` and RandAugment as its authors published it, m being of 10."""
+    return Augment((RandomResizedCrop(size), RandAugment(n, m, top=10, space=IMAGENET, fill=mean)), mean, std)
 
 
 def imagenet_uda(mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, n: int = 2) -> Augment:
     """`imagenet_train` and UDA's operations."""
     return Augment((RandomResizedCrop(size), _half(UDA, n, mean)), mean, std)
+
+
+def imagenet_fixmatch(
+    mean: Numbers = IMAGENET_MEAN, std: Numbers = IMAGENET_STD, *, size: int = 224, n: int = 2
+) -> Augment:
+    """`imagenet_train` and FixMatch's operations for ImageNet, each done with probability 1/2, at any level."""
+    strong = RandAugment(n, (0, 10), top=10, space=FIXMATCH_IMAGENET, probability=0.5, fill=mean)
+    return Augment((RandomResizedCrop(size), strong), mean, std)
 
 
 def imagenet_eval(
@@ -176,6 +186,7 @@ _SIZED_BY_NAME = {
     "imagenet": imagenet_train,
     "imagenet_randaugment": imagenet_randaugment,
     "imagenet_uda": imagenet_uda,
+    "imagenet_fixmatch": imagenet_fixmatch,
     "imagenet_eval": imagenet_eval,
 }
 AUGMENTATIONS = (*_BY_NAME, *_SIZED_BY_NAME)

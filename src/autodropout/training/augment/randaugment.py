@@ -3,15 +3,18 @@
     RandAugment(n=2, m=9)(images)     # uint8 (N, C, H, W) -> uint8: two operations on each image, each image its own
 
 A space is a list of operations with the magnitudes of the weakest and the strongest level. `RANDAUGMENT` is the paper's
-list of 14 with AutoAugment's ranges, as torchvision has them; `UDA` is the list of 15 of UDA's published code, and
-`FIXMATCH` that of FixMatch's (Sohn et al., NeurIPS 2020). The n operations of an image follow each other, as in the
-papers: colours and moves do not commute, for what moves in from outside is part of a histogram.
+list of 14 with AutoAugment's ranges, as torchvision has them; `IMAGENET` is the list of 16 of its authors' published
+code, `UDA` the list of 15 of UDA's, `FIXMATCH` and `FIXMATCH_IMAGENET` those of FixMatch's (Sohn et al., NeurIPS 2020).
+The n operations of an image follow each other, as in the papers: colours and moves do not commute, for what moves in
+from outside is part of a histogram.
 
 Departures:
-1. The paper speaks of a scale of 10 and then uses magnitudes up to 28. Levels run to 30 here, as in torchvision.
+1. The paper speaks of a scale of 10 and then uses magnitudes up to 28. Its code divides all of them by 10, so that 9 is
+   nine tenths of the range; that is how `IMAGENET` is used here, up to 10. Levels of `RANDAUGMENT` run to 30, as in
+   torchvision: its 9 is three tenths.
 2. Pixels from outside get one fill colour, the data's mean in our pipelines. UDA's are transparent until the end, and
    black again after some operations.
-3. UDA's translations and squares are so many pixels of 32; for other sizes they grow in proportion.
+3. Translations and squares are so many pixels of 32, on ImageNet of 224; for other sizes they grow in proportion.
 """
 
 from dataclasses import dataclass
@@ -76,6 +79,28 @@ UDA: Space = (
 FIXMATCH: Space = (
     Operation("Identity"),
     *(operation for operation in UDA if operation.name not in ("Invert", "Cutout")),
+)
+IMAGENET: Space = (
+    Operation("AutoContrast"),
+    Operation("Equalize"),
+    Operation("Invert"),
+    Operation("Rotate", 0, 30, signed=True),
+    Operation("Posterize", -0.4, 3.6),  # rounded: int(4 level / 10); as published, a higher level keeps more bits,
+    Operation("Solarize", 0, 256),  # and inverts fewer pixels
+    Operation("SolarizeAdd", 0, 110),
+    Operation("Color", -0.9, 0.9),
+    Operation("Contrast", -0.9, 0.9),
+    Operation("Brightness", -0.9, 0.9),
+    Operation("Sharpness", -0.9, 0.9),
+    Operation("ShearX", 0, 0.3, signed=True),
+    Operation("ShearY", 0, 0.3, signed=True),
+    Operation("TranslateX", 0, 100 / 224, signed=True, of_side=True),
+    Operation("TranslateY", 0, 100 / 224, signed=True, of_side=True),
+    Operation("Cutout", 0, 80 / 224, of_side=True),
+)
+FIXMATCH_IMAGENET: Space = (
+    Operation("Identity"),
+    *(operation for operation in IMAGENET if operation.name != "Cutout"),
 )
 
 

@@ -1,0 +1,33 @@
+"""All trials of the Penn Treebank study as the table that comes with the package.
+
+    python benchmarks/ptb_table.py [--folder results/ptb] [--to src/autodropout/tables/ptb-txl.parquet]
+
+Reads the journals of `ptb_proxy.py`, `ptb_search.py`, `ptb_finalists.py` and `ptb_honest.py`, whichever are there. The
+table holds every trial, also those that diverged and those of trainings that turned out not to be worth searching with.
+"""
+
+import argparse
+from pathlib import Path
+
+from autodropout.tables import Journal, Table, table
+from recording import facts
+
+JOURNALS = ("proxy", "search", "finalists", "honest")
+UNIT = "80 / perplexity, of the validation and the test text of Penn Treebank"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("results/ptb"))
+    parser.add_argument("--to", type=Path, default=Path("src/autodropout/tables/ptb-txl.parquet"))
+    args = parser.parse_args()
+    paths = [args.folder / f"{name}.jsonl" for name in JOURNALS]
+    journals = [Journal(path) for path in paths if path.exists()]
+    about = facts("trials of small Transformer-XLs on Penn Treebank under dropout policies", ("autodropout", "torch"))
+    kept = {name: about[name] for name in ("what", "date", "commit", "versions")} | {"scores": UNIT}
+    Table.of(args.to.stem, journals, kept).save(args.to)
+    print(f"{table(args.to)}\n{args.to}: {args.to.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

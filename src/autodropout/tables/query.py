@@ -1,0 +1,174 @@
+"""`ad.table("ptb-txl")`: every trial of a study that was run, to be asked instead of run again.
+
+    table = ad.table("ptb-txl")                             # or a file's path
+    print(table)                                            # what is in it
+    trials = table.trials(steps=2_000, method="random")     # scores on validation data
+    table.policy(trials[0])
+    table.test(steps=8_000)                                 # those on the test set, for those who ask
+
+A score means nothing without the training that gave it: every query names a number of steps, and the training too where
+several of that length are in the table. Scores on the test set are given by `test` alone, so that nobody chooses by
+them unawares. Of a trial of 8,000 steps the curve at step 2,000 is no score of a training of 2,000: its learning rate
+had not fallen yet.
+"""
+
+import importlib.resources
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from autodropout.spaces import ConvSpace, Policy, TransformerSpace, space_from_dict
+from autodropout.spaces.atomic import write_atomically
+from autodropout.tables.parquet import pack, unpack
+from autodropout.tables.trials import Entry, Journal, TableError, TableTrial, check_entries
+
+SUFFIX = ".parquet"
+
+
+def table(path_or_name: str | os.PathLike[str]) -> "Table":
+    """The table in a file or, for a string with neither a separator nor `.parquet`, the bundled one of that name."""
+    text = os.fspath(path_or_name)
+    if text.endswith(SUFFIX) or any(separator in text for separator in {"/", os.sep, os.altsep} if separator):
+        return Table.read(text)
+    folder: Traversable = importlib.resources.files("autodropout.tables")
+    bundled = {entry.name.removesuffix(SUFFIX): entry for entry in folder.iterdir() if entry.name.endswith(SUFFIX)}
+    if text not in bundled:
+        names = ", ".join(sorted(bundled)) or "there are none yet"
+        raise TableError(f"no bundled table has the name {text!r} ({names}); for a file, write ./{text}{SUFFIX}")
+    return Table.unpacked(bundled[text].read_bytes(), text)
+
+
+class Table:
+    """The trials of a study, in the order in which they were made."""
+
+    def __init__(
+        self,
+        name: str,
+        space: ConvSpace | TransformerSpace,
+        trainings: Mapping[str, Mapping[str, Any]],
+        entries: Sequence[Entry],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`trainings` describes each training by its name, as JSON data; `facts` is what else to know."""
+        check_entries(entries, space, trainings, f"table {name!r}")
+        for key, times in Counter(entry.trial.key for entry in entries).items():
+            if times > 1:
+                raise TableError(f"table {name!r}: the trial {key} stands there {times} times")
+        self.name = name
+        self.space = space
+        self.trainings = dict(trainings)
+        self.facts = dict(facts or {})
+        self._entries = tuple(entries)
+
+    @classmethod
+    def of(cls, name: str, journals: Sequence[Journal], facts: Mapping[str, Any] | None = None) -> "Table":
+        """The table of a study that kept several journals."""
+        if not journals:
+            raise TableError(f"table {name!r}: there is no journal to make it of")
+        trainings: dict[str, Mapping[str, Any]] = {}
+        for journal in journals:
+            if journal.space != journals[0].space:
+                raise TableError(f"{journal.path} is of another space than {journals[0].path}")
+            for training, config in journal.trainings.items():
+                if trainings.setdefault(training, config) != config:
+                    raise TableError(f"{journal.path} means another training by {training!r}")
+        space = space_from_dict(journals[0].space.to_dict())
+        return cls(name, space, trainings, [entry for journal in journals for entry in journal.entries], facts)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Table":
+        return cls.unpacked(Path(path).read_bytes(), str(path))
+
+    @classmethod
+    def unpacked(cls, content: bytes, source: str) -> "Table":
+        head, entries = unpack(content, source)
+        return cls(head["name"], space_from_dict(head["space"]), head["trainings"], entries, head["facts"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a file, which is replaced as a whole."""
+        head = {"name": self.name, "space": self.space.to_dict(), "trainings": self.trainings, "facts": self.facts}
+        write_atomically(Path(path), pack(head, self._entries))
+
+    def trials(
+        self,
+        *,
+        steps: int,
+        training: str | None = None,
+        phase: str | None = None,
+        method: str | None = None,
+        rate: float | None = None,
+    ) -> list[TableTrial]:
+        """The trials of one training and length; those that failed are among them, with no value.
+
+        Args:
+            steps: how long they were trained.
+            training: which of `trainings`; may be left out where only one has trials of that length.
+            phase, method, rate: of these alone; all, when left out.
+        """
+        return [entry.trial for entry in self._select(steps, training, phase, method, rate)]
+
+    def test(
+        self,
+        *,
+        steps: int,
+        training: str | None = None,
+        phase: str | None = None,
+        method: str | None = None,
+        rate: float | None = None,
+    ) -> list[tuple[TableTrial, float]]:
+        """The trials that were judged by the test set, with their scores there. Not for choosing among them."""
+        found = self._select(steps, training, phase, method, rate)
+        return [(entry.trial, entry.test) for entry in found if entry.test is not None]
+
+    def scores(self, policy: Policy, *, steps: int, rate: float, training: str | None = None) -> dict[int, float]:
+        """What a policy came to on validation data, by seed; empty where it was not tried."""
+        tokens = self.space.encode(policy)
+        found = self.trials(steps=steps, training=training, rate=rate)
+        return {trial.seed: trial.value for trial in found if trial.tokens == tokens and trial.value is not None}
+
+    def policy(self, trial: TableTrial) -> Policy:
+        return self.space.decode(trial.tokens)
+
+    def _select(
+        self, steps: int, training: str | None, phase: str | None, method: str | None, rate: float | None
+    ) -> list[Entry]:
+        if training is not None and training not in self.trainings:
+            raise TableError(f"table {self.name!r} has no training {training!r}; there are {_listed(self.trainings)}")
+        found = [entry for entry in self._entries if training in (None, entry.trial.training)]
+        lengths = Counter(entry.trial.steps for entry in found)
+        if steps not in lengths:
+            there = ", ".join(f"{length:,} ({count})" for length, count in sorted(lengths.items()))
+            raise TableError(f"table {self.name!r} has no trial of {steps} steps; there are some of {there or 'none'}")
+        found = [entry for entry in found if entry.trial.steps == steps]
+        if len(which := {entry.trial.training: None for entry in found}) > 1:
+            raise TableError(f"trials of {steps} steps belong to several trainings; name one of {_listed(which)}")
+        return [
+            entry
+            for entry in found
+            if phase in (None, entry.trial.phase)
+            and method in (None, entry.trial.method)
+            and rate in (None, entry.trial.rate)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, {len(self)} trials)"
+
+    def __str__(self) -> str:
+        """One line for each training, length, phase and method."""
+        trials = [entry.trial for entry in self._entries]
+        counts = Counter((trial.training, trial.steps, trial.phase, trial.method) for trial in trials)
+        lines = [f"{self.name}: {len(self)} trials, {self.space.describe()}"]
+        lines += [f"{'training':16}{'steps':>8}  {'phase':20}{'method':32}{'trials':>7}"] if trials else []
+        for (training, steps, phase, method), count in counts.items():
+            lines.append(f"{training:16}{steps:>8,}  {phase:20}{method:32}{count:>7}")
+        return "\n".join(lines)
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, names)) or "none"

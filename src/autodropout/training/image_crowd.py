@@ -1,0 +1,172 @@
+"""Many ConvNet children on one GPU: each one's whole step is a CUDA graph, and each has a stream of its own.
+
+    training.fit_many(policies, rate, seeds, run, reports)          # the same call again is warm: see 3
+
+    images, labels, tables of the schedules: on the device, for all
+       |            |            |
+     slot 0       slot 1       slot 2  ...     model, policy, optimizer, average, order of images, lane
+       | one step   |            |             pick the batch, augment, forward, backward, optimizer, average, note
+       v            v            v             the loss: one graph, replayed
+    all slots, step after step; nothing waits for the device until the children are judged, which is a graph too
+
+1. A small network leaves most of a large GPU idle: its kernels are short, and one stream runs one at a time. Graphs on
+   parallel streams fill it. Children share nothing that they write, so they cannot disturb each other.
+2. A child in a crowd is the child that `fit` trains alone: the same first weights, order of images, augmentation, masks
+   and schedules follow from its seed. On the CPU the numbers are the same to the bit.
+3. Slots stay in the process for the next job of the same training. Its policies are tokens copied onto the device, its
+   weights are set in place: nothing is compiled or captured again. Only the last training is kept.
+4. A child that diverges, or whose report ends it, is no longer replayed.
+
+A slot takes the memory of one training: what `fit` would take, less the images. How many fit a GPU, and how many are
+worth their memory, is what `benchmarks/crowd.py` measures. On the CPU the slots run one after the other.
+"""
+
+import gc
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from autodropout.spaces import Policy
+from autodropout.training.image_slot import LEAD, Slot, shared_by
+from autodropout.training.run import Report, Run
+
+if TYPE_CHECKING:
+    from autodropout.training.images import ImageTraining
+
+log = logging.getLogger("autodropout")
+
+
+def fit_many(
+    training: "ImageTraining",
+    policies: Sequence[Policy | None],
+    rate: float,
+    seeds: Sequence[int],
+    run: Run,
+    reports: Sequence[Report] | None,
+) -> list[float]:
+    """See `ImageTraining.fit_many`."""
+    if len(seeds) != len(policies) or (reports is not None and len(reports) != len(policies)):
+        counts = f"{len(policies)} policies, {len(seeds)} seeds"
+        raise ValueError(f"each child has a policy, a seed and a report, got {counts}, {len(reports or ())} reports")
+    if not policies:
+        return []
+    crowd = warm_crowd(training, run, dropping=any(policy is not None for policy in policies))
+    try:
+        return crowd.fit(policies, rate, seeds, reports)
+    except BaseException:
+        _warm.clear()  # whatever went wrong, it may have left slots half made
+        raise
+
+
+class Crowd:
+    """Slots for children of one training on one device.
+
+    Args:
+        training: what they train.
+        run: where and how; of it the device, precision, compile and deterministic.
+        dropping: whether they have policies. Without, models are bare, for a comparison.
+    """
+
+    def __init__(self, training: "ImageTraining", run: Run, *, dropping: bool = True) -> None:
+        _check(training, run)
+        self.training, self.run = training, run
+        self.slots: list[Slot] = []
+        self.active: list[Slot] = []  # those whose children are under way
+        self.step = 0
+        with torch.random.fork_rng(devices=()):  # models are built, and thrown away
+            self._shared = shared_by(training, run, dropping)
+
+    def begin(self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int]) -> None:
+        """Put new children into the slots; more slots are made where there are too few."""
+        shared = self._shared
+        with self.run.settings(), torch.random.fork_rng(devices=()):
+            new = [Slot(self.training, self.run, shared) for _ in range(len(self.slots), len(policies))]
+            for slot in new:  # after all of them are made: attaching makes the compiler start afresh
+                slot.prepare()
+        self.slots += new
+        self.active = self.slots[: len(policies)]
+        self.step = 0
+        shared.set_rate(rate)
+        for slot, policy, seed in zip(self.active, policies, seeds, strict=True):
+            slot.begin(policy, rate, seed)
+
+    def advance(self, steps: int) -> None:
+        """So many steps of every active child. Returns before they are done."""
+        for step in range(self.step, self.step + steps):
+            if step % LEAD == 0:
+                for slot in self.active:
+                    slot.choose_images(step)
+            for slot in self.active:
+                slot.replay_step()
+        self.step += steps
+
+    def wait(self) -> None:
+        """Until the steps are done."""
+        for slot in self.slots:
+            slot.lane.wait()
+
+    def judge(self) -> list[float]:
+        """The validation accuracy of every active child; nan where its loss or a logit was not finite."""
+        for slot in self.active:
+            slot.judge()
+        return [slot.judgement() for slot in self.active]  # the only wait for the device
+
+    def fit(
+        self,
+        policies: Sequence[Policy | None],
+        rate: float,
+        seeds: Sequence[int],
+        reports: Sequence[Report] | None = None,
+    ) -> list[float]:
+        """Train children from beginning to end: their rewards, nan for those that did not get there."""
+        self.begin(policies, rate, seeds)
+        number = {id(slot): index for index, slot in enumerate(self.active)}
+        rewards = [math.nan] * len(policies)
+        every = self.training.evaluate_every or self.training.steps
+        with self.run.settings():
+            while self.step < self.training.steps and self.active:
+                self.advance(min(every, self.training.steps - self.step))
+                for slot, reward in zip(tuple(self.active), self.judge(), strict=True):
+                    child = number[id(slot)]
+                    if not math.isfinite(reward) or not _goes_on(reports, child, self.step, reward):
+                        self.active.remove(slot)
+                    elif self.step == self.training.steps:
+                        rewards[child] = reward
+        return rewards
+
+
+_warm: dict[tuple["ImageTraining", Run, bool], Crowd] = {}
+
+
+def warm_crowd(training: "ImageTraining", run: Run, *, dropping: bool) -> Crowd:
+    """The crowd of the last call, where it was the same; else a new one in its place."""
+    key = (training, replace(run, report=None), dropping)
+    if key not in _warm:
+        _warm.clear()
+        gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle
+        _warm[key] = Crowd(training, run, dropping=dropping)
+    return _warm[key]
+
+
+def _goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: float) -> bool:
+    """Report; False where the report ends the child."""
+    if reports is None:
+        return True
+    try:
+        reports[child](step, reward)
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
+        log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
+        return False
+    return True
+
+
+def _check(training: "ImageTraining", run: Run) -> None:
+    if training.fixres is not None:
+        raise ValueError("FixRes trains one network at a time: use fit, or a training without it")
+    for name in ("folder", "test", "tensorboard", "show"):
+        if getattr(run, name):
+            raise ValueError(f"a crowd of children has no {name}: only its rewards come back")

@@ -1,0 +1,242 @@
+"""One place of a crowd of ConvNet children (`image_crowd.py`), and what all places read.
+
+A slot's tensors stay where they are from child to child: a new one is put into them. What a step does is what
+`images.Learner.step` does, written so that it can be captured: which step it is, and all that follows from it, is read
+from tensors on the device.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from autodropout.attach import RateSchedule, attach
+from autodropout.data import Labelled, Splits
+from autodropout.spaces import Policy
+from autodropout.training.augment import Augment, Mix
+from autodropout.training.ema import MovingAverage, share
+from autodropout.training.feed import fits, resident
+from autodropout.training.graphed import WARM_UPS, Lane, at
+from autodropout.training.noise import Noise, noise_at
+from autodropout.training.order import Order
+from autodropout.training.run import Run
+
+if TYPE_CHECKING:
+    from autodropout.training.images import ImageTraining
+
+LEAD = 256  # steps whose images are chosen ahead: so often the host has to make permutations
+JUDGED = 200  # images at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all slots read. Tables have a row for each step."""
+
+    train: Labelled
+    held_out: Labelled
+    view: Augment  # of a training image
+    look: Augment  # of one to be judged by
+    nothing: Policy | None  # a policy that drops nothing; None: models are bare
+    loss: Callable[[nn.Module, Mix, Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]  # of a batch
+    noise: Callable[[Tensor, Tensor], Tensor]  # what masks are drawn from, of a child's seed and a step
+    learning_rates: Tensor  # (steps,)
+    average_shares: Tensor  # (steps,)
+    drop_rates: Tensor | None  # (steps,), of the whole policy; None: constant
+    drop_shape: Callable[[float], list[float]]  # what goes into `drop_rates`
+
+    def set_rate(self, rate: float) -> None:
+        if self.drop_rates is not None:
+            self.drop_rates.copy_(torch.tensor(self.drop_shape(rate)))
+
+
+def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
+    where, splits = run.where, training.load()
+    if not isinstance(splits, Splits):
+        raise ValueError("only supervised trainings train several networks at once")
+    if not len(splits.validation):
+        raise ValueError("there are no validation images to judge children by")
+    if not fits(splits.train.images, where) or not fits(splits.validation.images, where):
+        raise ValueError(f"the images of {training.pictures.name} do not fit the GPU, which children share them on")
+    steps = max(training.steps, WARM_UPS)  # so many rows are read before the first training
+    factor = training.schedule.factors(training.steps)
+    rates = [training.optimizer.lr * factor(step) for step in range(steps)]
+    shares = [share(training.average or 0.0, step) for step in range(steps)]
+    varying = dropping and training.rates != "constant"
+    space = training.space() if dropping else None
+    return Shared(
+        train=resident(splits.train, where),
+        held_out=resident(splits.validation, where),
+        view=training.pictures.view(training.augmentation, training.resolution).to(where),
+        look=training.look(training.resolution).to(where),
+        nothing=None if space is None else space.decode((0,) * len(space.tokens)),
+        loss=torch.compile(training.loss) if run.compile else training.loss,
+        noise=torch.compile(noise_at) if run.compile else noise_at,
+        learning_rates=torch.tensor(rates, device=where),
+        average_shares=torch.tensor(shares, device=where),
+        drop_rates=torch.zeros(steps, device=where) if varying else None,
+        drop_shape=lambda rate: _course(training, rate, steps),
+    )
+
+
+class Slot:
+    """A place for one child after the other: its tensors stay where they are."""
+
+    def __init__(self, training: "ImageTraining", run: Run, shared: Shared) -> None:
+        self._training, self._run, self._shared = training, run, shared
+        where = run.where
+        self.lane = Lane(where)
+        with self.lane.active():
+            self.model = training.build().to(where)
+            if where.type == "cuda":
+                self.model.to(memory_format=torch.channels_last)
+            example = shared.look(shared.train.images[:1])  # (1, C, H, W)
+            self.on = None
+            if shared.nothing is not None:
+                self.on = attach(self.model, shared.nothing, rate=0.0, example=example, live=True)
+            self._mix = training.mixing(self.model, example)
+            self._noise = Noise(self.model, 0, where)
+            self._lr = torch.zeros((), device=where)
+            self._optimizer = training.optimizer.over(self.model, self._lr)
+            self._average = None if training.average is None else MovingAverage(self.model, training.average)
+            self._step = torch.zeros(1, dtype=torch.int64, device=where)  # how many are done
+            self._order = torch.zeros(LEAD, training.batch, dtype=torch.int64, device=where)  # of the steps ahead
+            self._losses = torch.zeros(len(shared.learning_rates), device=where)  # of each step
+            self._judged = torch.zeros(1, dtype=torch.int64, device=where)  # batches
+            self._counts = torch.zeros(2, dtype=torch.int64, device=where)  # right answers; logits not finite
+        self._images: Order | None = None
+        self.replay_step = self._train
+        self._replay_judging = self._judge
+
+    def prepare(self) -> None:
+        """Compile and capture; leaves rubbish in every tensor."""
+        self.replay_step = self.lane.capture(self._train)
+        self._replay_judging = self.lane.capture(self._judge)
+
+    @torch.no_grad()
+    def begin(self, policy: Policy | None, rate: float, seed: int) -> None:
+        """Be the child of this seed under this policy, before its first step."""
+        with self.lane.active():
+            own = self.model.state_dict()
+            for name, value in _first_weights(self._training, seed).items():
+                own[name].copy_(value)
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor):
+                        value.zero_()
+            if self._average is not None:
+                self._average.restart()
+            if self.on is not None:
+                assert self._shared.nothing is not None
+                self.on.set_policy(policy or self._shared.nothing)
+                self.on.set_rate(rate)
+            self._noise.seed.fill_(seed)
+            for counter in (self._step, self._losses):
+                counter.zero_()
+        self.lane.seed(seed)
+        self._images = Order(len(self._shared.train), self._training.batch, seed)
+
+    def choose_images(self, step: int) -> None:
+        """Send the indices of the images of `LEAD` steps from this one on, or of those that are left."""
+        assert self._images is not None
+        last = min(step + LEAD, self._training.steps)
+        rows = torch.stack([self._images(later) for later in range(step, last)])  # (steps, batch)
+        with self.lane.active():
+            rows = rows.pin_memory() if self._order.is_cuda else rows
+            self._order[: len(rows)].copy_(rows, non_blocking=True)
+
+    def losses(self) -> Tensor:
+        """Of the steps that are done, (steps,); waits for them."""
+        with self.lane.active():
+            return self._losses[: int(self._step)].to("cpu", copy=True)
+
+    def judge(self) -> None:
+        """Start to judge the child as it is now, by its averaged weights where there are some."""
+        batches = range(math.ceil(len(self._shared.held_out) / JUDGED))
+        with self.lane.active():
+            self._judged.zero_()
+            self._counts.zero_()
+            if self._average is None:
+                for _ in batches:
+                    self._replay_judging()
+                return
+            with self._average.applied():
+                for _ in batches:
+                    self._replay_judging()
+
+    def judgement(self) -> float:
+        """What `judge` found; waits for it."""
+        with self.lane.active():
+            broken = self._counts[1] + (~self._losses.isfinite()).sum()
+            right, not_finite = torch.stack((self._counts[0], broken)).tolist()
+        return math.nan if not_finite else right / len(self._shared.held_out)
+
+    def _train(self) -> None:
+        """One step. All of it is captured."""
+        shared, now = self._shared, self._step
+        self.model.train()
+        chosen = at(self._order, now % LEAD)  # (batch,)
+        images, labels = shared.train.images[chosen], shared.train.labels[chosen]
+        self._noise.now.copy_(shared.noise(self._noise.seed, now).squeeze(0))
+        for group in self._optimizer.param_groups:
+            group["lr"].copy_(at(shared.learning_rates, now))
+        if shared.drop_rates is not None:
+            self._set_drop_rates(at(shared.drop_rates, now))
+        self._optimizer.zero_grad()
+        with self._run.autocast():
+            loss = shared.loss(self.model, self._mix, shared.view, images, labels)
+        loss.backward()
+        self._optimizer.step()
+        if self._average is not None:
+            self._average.follow(at(shared.average_shares, now))
+        self._losses.index_copy_(0, now, loss.detach().float().view(1))
+        now.add_(1)
+
+    def _set_drop_rates(self, rate: Tensor) -> None:
+        assert self.on is not None
+        for bound in self.on.sites:
+            assert bound.drop is not None
+            torch.mul(rate, bound.share, out=bound.drop.rate)
+
+    @torch.no_grad()
+    def _judge(self) -> None:
+        """One batch of the validation images; the last may reach beyond them."""
+        held_out = self._shared.held_out
+        rows = self._judged * JUDGED + torch.arange(JUDGED, device=self._judged.device)  # (JUDGED,)
+        real = rows < len(held_out)
+        rows = rows.clamp(max=len(held_out) - 1)
+        self.model.eval()
+        with self._run.autocast():
+            logits: Tensor = self.model(self._shared.look(held_out.images[rows]))  # (JUDGED, classes)
+        right = (logits.argmax(1) == held_out.labels[rows]) & real
+        broken = ~logits.isfinite().all(1) & real
+        self._counts.add_(torch.stack((right.sum(), broken.sum())))
+        self._judged.add_(1)
+
+
+def _first_weights(training: "ImageTraining", seed: int) -> dict[str, Tensor]:
+    """Those that `fit` starts with. The generators are left as they were."""
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which seeds the GPUs too
+        return dict(training.build().state_dict())
+
+
+class _Rates:
+    """What a rate schedule sets, noted."""
+
+    def __init__(self) -> None:
+        self.noted: list[float] = []
+
+    def set_rate(self, rate: float) -> None:
+        self.noted.append(rate)
+
+
+def _course(training: "ImageTraining", rate: float, steps: int) -> list[float]:
+    """The drop rate of each step."""
+    rates = _Rates()
+    schedule = RateSchedule(rates, training.rates, rate=rate, steps=training.steps)
+    for _ in range(1, steps):
+        schedule.step()
+    return rates.noted

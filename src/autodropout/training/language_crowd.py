@@ -1,0 +1,297 @@
+"""Many language models on one GPU: their parameters stacked, and a whole step of all of them one CUDA graph.
+
+    training.fit_many(policies, rate, seeds, run, reports)          # the same call again is warm: see 4
+
+    step number, on the device
+      |-> the segment that every child reads           (N, T)      words are shared
+      |-> the seed of each child's masks               (K,)        from its own seed and the step
+      |-> each child's learning rate                   (K,)        from a table
+    vmap(Objective) over weights, memory, tokens of policies, rates, seeds  ->  loss (K,), memory (K, layers, N, M, C)
+    gradients -> StackedAdam -> averages, in the last fifth -> sums of losses, read by the host at an evaluation
+
+1. A child in a crowd is the child that `fit` trains alone: weights, masks and schedule follow from its seed in the same
+   way. The numbers differ by rounding only.
+2. A policy is read from tensors where its masks are made, so that one compiled graph serves all policies.
+3. A child that diverges, or whose report ends it, is computed on in its slot, and ignored: no value passes from one
+   child to another, not even one that is not finite. When all have ended the training ends.
+4. The crowd stays in the process for the next job of the same training: policies, seeds and weights are written into
+   its tensors, nothing is compiled or captured again. With fewer children than slots the last slots idle along. Only
+   the last crowd is kept.
+5. Only rewards come back: `fit` is for a model to keep or to be tested.
+
+What bounds a step, for each child of the paper's size (16 x 380, 16 x 70 words, memory 70, 10,000 words): 210 GFLOP in
+matrices; 0.8 GB of Adam (`stacked.py`), and about 2 GB of activations and probabilities, their masks an eighth of a
+byte a value. Of the small size (4 x 256, inner 1024): 40 GFLOP, 0.18 GB of Adam, 0.16 GB of logits, which are written
+once and read six times in 2 bytes, and about 0.4 GB of the rest.
+"""
+
+import gc
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from autodropout.attach import attach
+from autodropout.layers import Drop
+from autodropout.models.transformer_xl import initialize
+from autodropout.patterns.bits import sequence_tokens
+from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
+from autodropout.training.distributed import world
+from autodropout.training.graphed import Lane, Work, at
+from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, Objective, example_for
+from autodropout.training.noise import noise_at
+from autodropout.training.run import Report, Run
+from autodropout.training.stacked import Stack, StackedAdam
+from autodropout.training.stacked_language import StackedLanguage, cross_entropy
+from autodropout.training.streams import Streams
+
+log = logging.getLogger("autodropout")
+
+
+def fit_many(
+    training: LanguageTraining,
+    policies: Sequence[Policy | None],
+    rate: float,
+    seeds: Sequence[int],
+    run: Run,
+    reports: Sequence[Report] | None,
+) -> list[float]:
+    """See `LanguageTraining.fit_many`."""
+    _check(policies, rate, seeds, run, reports)
+    if not policies:
+        return []
+    dropping = any(policy is not None for policy in policies)
+    try:
+        with run.settings():
+            crowd = warm_crowd(training, run, len(policies), dropping=dropping)
+            with crowd.lane.active():
+                return crowd.fit(policies, rate, seeds, reports)
+    except BaseException:
+        _warm.clear()  # whatever went wrong, it may have left the crowd half made
+        raise
+
+
+class Crowd:
+    """Slots for children of one training, on one device.
+
+    Its methods are called inside of `lane.active()`.
+
+    Args:
+        training: what they train.
+        run: where and how; of it the device, precision, compile and deterministic. On a GPU it is compiled anyway.
+        children: how many slots.
+        dropping: whether they have policies. Without, models are bare, for a comparison.
+    """
+
+    def __init__(self, training: LanguageTraining, run: Run, children: int, *, dropping: bool = True) -> None:
+        where, text = run.where, training.text()
+        self.training, self.run, self.children = training, run, children
+        self.lane = Lane(where)
+        with self.lane.active():
+            self._streams = Streams(text.train.to(where), training.batch, training.segment)
+            self._pages = training.pages(text.validation, "the validation text").to(where)
+            model = training.build().to(where)
+            sites: list[Drop] = []
+            self._roles: list[str] = []
+            if dropping:
+                space = training.space()
+                nothing = space.decode((0,) * len(space.tokens))
+                on = attach(model, nothing, rate=0.0, example=example_for(model), live=True)
+                sites = [bound.drop for bound in on.sites if bound.drop is not None]
+                self._roles = [bound.role for bound in on.sites]
+                assert len(sites) == len(self._roles), "a live attachment has a drop at every site"
+            objective = Objective(model, training.state_value, training.state_difference, cross_entropy)
+            half = run.precision == "bfloat16"
+            self.stack = Stack(objective, children, where, half=half)
+            self._model = StackedLanguage(objective, sites, training.evaluation_memory)
+            self._losses: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._model.losses
+            self._nats: Callable[..., tuple[Tensor, Tensor]] = self._model.nats
+            compiles = run.compile or where.type == "cuda"
+            if compiles:
+                self._losses = torch.compile(self._losses, fullgraph=True, dynamic=False)
+                self._nats = torch.compile(self._nats, dynamic=False)
+            self._adam = StackedAdam(self.stack, training.clip, compiles=compiles)
+
+            factors = training.schedule()
+            rates = [training.lr * factors(step) for step in range(training.steps)]
+            self._lr = torch.tensor(rates, dtype=torch.float64, device=where)  # (steps,)
+            self._step = torch.zeros(1, dtype=torch.int64, device=where)  # how many are done
+            self._seeds = torch.zeros(children, dtype=torch.int64, device=where)
+            shape = (len(sites), children, len(SequencePattern.tokens))
+            self._tokens = torch.zeros(shape, dtype=torch.int32, device=where)
+            self._rates = torch.zeros(len(sites), children, device=where)
+            blank = model.blank_memory(training.batch)
+            # In bfloat16 what is remembered is only ever read as such.
+            self._memory = blank.new_zeros(children, *blank.shape, dtype=torch.bfloat16 if half else None)
+            self._sums = torch.zeros(3, children, dtype=torch.float64, device=where)  # loss, penalty, steps left out
+            self._page = torch.zeros(1, dtype=torch.int64, device=where)  # how many are read
+            self._total = torch.zeros(children, dtype=torch.float64, device=where)  # nats
+            self._remembered: dict[int, Tensor] = {}  # by its length
+            self._readers: dict[tuple[bool, int], Work] = {}
+            self.train_step = self.lane.capture(self._train)
+            self.average = self.lane.capture(self._average)
+
+    def begin(self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int]) -> None:
+        """Put new children into the first slots, before their first step; what was there is gone."""
+        idle = self.children - len(policies)
+        if self._roles:
+            nothing = SequencePattern.decode((0,) * len(SequencePattern.tokens))
+            chosen = [policy.sites if isinstance(policy, TransformerPolicy) else {} for policy in policies]
+            chosen += [{}] * idle
+            tokens = [[sequence_tokens(sites.get(role, nothing)) for sites in chosen] for role in self._roles]
+            self._tokens.copy_(torch.tensor(tokens))
+        self._rates.fill_(rate)
+        seeds = [*seeds, *range(idle)]
+        self._seeds.copy_(torch.tensor(seeds))
+        generator, template = torch.Generator(self.run.where), dict(self._model.objective.named_parameters())
+        for number, seed in enumerate(seeds):
+            initialize(template.items(), generator.manual_seed(seed))  # as `fit` does it, to the bit
+            self.stack.put(number, template.items())
+        self._adam.reset()
+        for state in (self._step, self._memory, self._sums):
+            state.zero_()
+
+    def fit(
+        self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], reports: Sequence[Report] | None
+    ) -> list[float]:
+        """Train them to the end, or until all have ended: their rewards, nan for those that have."""
+        training = self.training
+        self.begin(policies, rate, seeds)
+        best = [-math.inf] * len(policies)
+        running = set(range(len(policies)))
+        judged = 0  # the step of the last evaluation
+        for step in range(1, training.steps + 1):
+            self.train_step()
+            averaged = step > training.averages_from
+            if averaged:
+                self.average()
+            if step % training.evaluate_every and step != training.steps:
+                continue
+            rewards, means = self.rewards(averaged=averaged), self._means(step - judged)
+            judged = step
+            for child in sorted(running):
+                best[child] = max(best[child], rewards[child])
+                numbers = (rewards[child], *means[child])
+                goes_on = all(map(math.isfinite, numbers)) and _goes_on(reports, child, step, rewards[child])
+                if not goes_on or means[child][2] > MOST_LEFT_OUT:
+                    running.remove(child)
+            if not running:
+                break
+        return [best[child] if child in running else math.nan for child in range(len(policies))]
+
+    def rewards(self, *, averaged: bool) -> list[float]:
+        """80 over the perplexity of every slot on the validation text, nan where that is not finite."""
+        return [REWARD * math.exp(-nats) if math.isfinite(nats) else math.nan for nats in self.nats(averaged=averaged)]
+
+    def nats(self, *, averaged: bool) -> list[float]:
+        """What `log_loss` says of each slot; by the averaged weights, or those of the last step."""
+        readers = self._readers_of_pages(averaged)
+        for state in (self._page, self._total):
+            state.zero_()
+        for read in readers:
+            read()
+        nats: list[float] = (self._total / self._pages.predicted).tolist()
+        return nats
+
+    def _readers_of_pages(self, averaged: bool) -> list[Work]:
+        """For each page what reads it. They differ in how much is remembered: nothing at first, as when alone."""
+        training, (segments, rows, segment) = self.training, self._pages.tokens.shape
+        lengths = [min(page * segment, training.evaluation_memory) for page in range(segments + 1)]
+        for length in lengths:
+            if length not in self._remembered:
+                shape = (self.children, training.size.layers, rows, length, training.size.width)
+                self._remembered[length] = torch.zeros(shape, device=self.run.where)
+        for before, after in pairwise(lengths):
+            if (averaged, before) not in self._readers:
+                read = self.lane.capture(partial(self._read, averaged, before, after))
+                self._readers[averaged, before] = read
+        return [self._readers[averaged, before] for before in lengths[:-1]]
+
+    def _train(self) -> None:
+        """One step of all children. All of it is captured."""
+        self._model.objective.train()
+        words, targets = self._streams(self._step)  # (N, T), (N, T)
+        noise = noise_at(self._seeds, self._step)  # (K,)
+        leaves = self.stack.leaves
+        with self.run.autocast():
+            loss, penalty, memory = self._losses(
+                leaves, self._memory, self._tokens, self._rates, noise, words, targets
+            )  # (K,), (K,), (K, layers, N, M, C)
+        gradients = torch.autograd.grad((loss + penalty).sum(), tuple(leaves.values()))
+        lr = at(self._lr, self._step.clamp(max=len(self._lr) - 1)).expand(self.children)
+        skipped = self._adam.step(dict(zip(leaves, gradients, strict=True)), lr)
+        self._memory.copy_(memory)
+        self._sums.add_(torch.stack((loss.detach(), penalty.detach(), skipped.float())))
+        self._step.add_(1)
+
+    def _average(self) -> None:
+        """After a step of the last fifth. All of it is captured."""
+        self.stack.average((self._step - 1 - self.training.averages_from).squeeze())
+
+    @torch.no_grad()
+    def _read(self, averaged: bool, before: int, after: int) -> None:
+        """The next page, with so many words remembered before and after it. All of it is captured."""
+        self._model.page.eval()
+        page = self._page.clamp(max=len(self._pages.tokens) - 1)
+        words, targets = at(self._pages.tokens, page), at(self._pages.targets, page)  # (rows, T), (rows, T)
+        weights = self.stack.averages if averaged else self.stack.weights
+        with self.run.autocast():
+            nats, remembered = self._nats(weights, self._remembered[before], words, targets)
+        self._remembered[after].copy_(remembered)
+        self._total.add_(nats)
+        self._page.add_(1)
+
+    def _means(self, steps: int) -> list[list[float]]:
+        """Of each slot since the last evaluation: loss, penalty, share of steps left out."""
+        means: list[list[float]] = (self._sums.T / steps).tolist()
+        self._sums.zero_()
+        return means
+
+
+_warm: dict[tuple[LanguageTraining, Run, bool], Crowd] = {}
+
+
+def warm_crowd(training: LanguageTraining, run: Run, children: int, *, dropping: bool) -> Crowd:
+    """The crowd of the last call, where it was the same and had slots enough; else a new one in its place."""
+    key = (training, replace(run, report=None), dropping)
+    if key not in _warm or _warm[key].children < children:
+        _warm.clear()
+        gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle
+        torch.compiler.reset()  # of what was compiled for the last crowd nothing fits the next
+        _warm[key] = Crowd(training, run, children, dropping=dropping)
+    return _warm[key]
+
+
+def _goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: float) -> bool:
+    """Report; False where the report ends the child."""
+    if reports is None:
+        return True
+    try:
+        reports[child](step, reward)
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
+        log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
+        return False
+    return True
+
+
+def _check(
+    policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run, reports: Sequence[Report] | None
+) -> None:
+    if len(seeds) != len(policies) or (reports is not None and len(reports) != len(policies)):
+        counts = f"{len(policies)} policies, {len(seeds)} seeds"
+        raise ValueError(f"each child has a policy, a seed and a report, got {counts}, {len(reports or ())} reports")
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate must lie in [0, 1], got {rate}")
+    for policy in policies:
+        if policy is not None and not isinstance(policy, TransformerPolicy):
+            raise ValueError(f"a language model is trained under policies for Transformers, got {policy!r:.80}")
+    for name in ("folder", "test", "tensorboard", "show"):
+        if getattr(run, name):
+            raise ValueError(f"a crowd of children has no {name}: only its rewards come back")
+    if world().size > 1:
+        raise ValueError(f"a crowd of children is one process's, here are {world().size} ranks")

@@ -1,0 +1,146 @@
+"""K children of one architecture side by side: each parameter of all of them in one tensor, (K, ...).
+
+    weights, a leaf for each parameter  --vmap(forward)-->  a loss for each child  --grad of their sum-->  gradients
+       ^                                                                                                     |
+       +------------- clipped Adam, every child by its own norm, learning rate and number of steps <---------+
+
+The gradient of the sum of K losses is K children's gradients, since no child's loss depends on another's weights. All
+operations are K times as large and as many as one child's, which is what a GPU wants of small models.
+
+Every step is done in place and asks the host nothing, so that it can be captured in a CUDA graph (`graphed.py`). The
+next children are copied into the same tensors, and the same graph trains them.
+
+The cost of a step of Adam, in bytes of memory a parameter: 12 read and 12 written for the weight and its two moments,
+and the gradient read twice, for the norm and for the update: 32 in float32. In bfloat16 a linear layer has copies that
+forward and backward use, which the update writes: gradients are of 2 bytes then, and it is 24 + 2 * 2 + 2 = 30. Were
+weights cast by autocast in every forward, and their gradients back, it would be 32 + 6 + 6 = 44. The values are the
+same.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, which ClippedAdam has too
+
+
+class Stack:
+    """The parameters of K children of one model.
+
+    `weights` are those that learn, float32; `leaves` what forward uses and gradients are taken of: the very same
+    memory, but for linear layers in bfloat16, of which they are copies. `averages` are a second set of float32.
+
+    Matrices of linear layers lie in memory as their gradients come out of a product: by input, then by output.
+    """
+
+    def __init__(self, model: nn.Module, children: int, device: torch.device, *, half: bool) -> None:
+        linear = {id(own) for module in model.modules() if isinstance(module, nn.Linear) for own in module.parameters()}
+        self.children = children
+        self.weights: dict[str, Tensor] = {}
+        self.copies: dict[str, Tensor | None] = {}
+        for name, parameter in model.named_parameters():
+            transposed = id(parameter) in linear and parameter.dim() == 2
+            shape = parameter.mT.shape if transposed else parameter.shape
+            weight = torch.zeros((children, *shape), dtype=torch.float32, device=device)
+            self.weights[name] = weight.mT if transposed else weight  # (K, ...)
+            copied = half and id(parameter) in linear
+            self.copies[name] = self.weights[name].to(torch.bfloat16) if copied else None
+        self.averages = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        self.leaves = {
+            name: (weight if (copy := self.copies[name]) is None else copy).detach().requires_grad_()
+            for name, weight in self.weights.items()
+        }
+
+    @torch.no_grad()
+    def put(self, number: int, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Give a child these weights."""
+        for name, parameter in parameters:
+            self.weights[name][number].copy_(parameter)
+            if (copy := self.copies[name]) is not None:
+                copy[number].copy_(parameter)
+
+    def child(self, number: int) -> dict[str, Tensor]:
+        """One child's weights by name, as views."""
+        return {name: weight[number] for name, weight in self.weights.items()}
+
+    @torch.no_grad()
+    def average(self, number: Tensor) -> None:
+        """Take the present weights into their mean, as the `number`th (0, 1, ...) since it began; a 0-d tensor."""
+        share = 1.0 / (number + 1.0)
+        for name, weight in self.weights.items():
+            self.averages[name].lerp_(weight, share.to(weight.dtype))
+
+
+class StackedAdam:
+    """What `ClippedAdam` does, for each child of a stack as if it were alone.
+
+    A child's gradient is clipped by the norm of its own; where it is not finite, that child's weights, moments and
+    number of steps stay as they are.
+    """
+
+    def __init__(self, stack: Stack, clip: float, *, compiles: bool) -> None:
+        self.stack, self.clip = stack, clip
+        self.first = {name: torch.zeros_like(weight) for name, weight in stack.weights.items()}
+        self.second = {name: torch.zeros_like(weight) for name, weight in stack.weights.items()}
+        device = next(iter(stack.weights.values())).device
+        self.taken = torch.zeros(stack.children, dtype=torch.float64, device=device)  # steps
+        # All tensors are (K, size) to these two, whatever their shapes: each is compiled once, not for every size.
+        self._look: Callable[..., tuple[Tensor, Tensor]] = look
+        self._descend: Callable[..., None] = descend
+        if compiles:
+            self._look, self._descend = torch.compile(look, dynamic=True), torch.compile(descend, dynamic=True)
+
+    def reset(self) -> None:
+        for moment in (*self.first.values(), *self.second.values(), self.taken):
+            moment.zero_()
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor], lr: Tensor) -> Tensor:
+        """A step down with gradients of the leaves and learning rates of (K,); (K,) booleans: whose was left out."""
+        weights = self.stack.weights
+        looks = [self._look(_flat(gradient, weights[name])) for name, gradient in gradients.items()]
+        squares, finite = (torch.stack(parts) for parts in zip(*looks, strict=True))  # (tensors, K) each
+        goes = finite.all(0)
+        factor = (self.clip / (squares.sum(0).sqrt() + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+        self.taken += goes
+        correction1, correction2 = (1.0 - beta**self.taken for beta in BETAS)
+        pace, root = (lr / correction1).float(), correction2.sqrt().float()
+        scalars = [value[:, None] for value in (goes, factor, pace, root)]  # (K, 1)
+        for name, gradient in gradients.items():
+            states = (weights[name], self.stack.copies[name], self.first[name], self.second[name], gradient)
+            self._descend(*(None if state is None else _flat(state, weights[name]) for state in states), *scalars)
+        return goes.logical_not()
+
+
+def _flat(value: Tensor, like: Tensor) -> Tensor:
+    """(K, ...) -> (K, size), in the order in which `like` lies in memory: no copy where the two lie alike."""
+    return (value if like.is_contiguous() else value.mT).flatten(1)
+
+
+def look(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Each child's sum of squares, and whether all is finite: (K, size) -> (K,), (K,)."""
+    return gradient.float().square().sum(1), gradient.isfinite().all(1)
+
+
+def descend(
+    weight: Tensor,
+    copy: Tensor | None,
+    first: Tensor,
+    second: Tensor,
+    gradient: Tensor,
+    goes: Tensor,
+    factor: Tensor,
+    pace: Tensor,
+    root: Tensor,
+) -> None:
+    """Adam's update of one parameter of all children, in place: (K, size), with scalars of (K, 1)."""
+    clipped = gradient.float() * factor
+    mean = torch.lerp(first, clipped, 1.0 - BETAS[0])
+    square = BETAS[1] * second + (1.0 - BETAS[1]) * clipped * clipped
+    new = torch.where(goes, weight - pace * mean / (square.sqrt() / root + EPSILON), weight)
+    first.copy_(torch.where(goes, mean, first))
+    second.copy_(torch.where(goes, square, second))
+    weight.copy_(new)
+    if copy is not None:
+        copy.copy_(new)

@@ -1,0 +1,199 @@
+"""Crowds on a GPU: a captured child is the eager one, neighbours do not matter, nothing grows, nothing is redone."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import autodropout as ad
+from autodropout.training import Cosine, ImageTraining, Pictures, RmsProp, Run, Sgd
+from autodropout.training.graphed import Lane
+from autodropout.training.image_crowd import Crowd
+from autodropout.training.images import Learner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
+]
+
+TRAINING = ImageTraining(
+    model="wrn-10-1",
+    pictures=Pictures(name="digits", train=600, validation=200),
+    resolution=20,
+    steps=400,
+    batch=32,
+    optimizer=Sgd(lr=0.05),
+    schedule=Cosine(),
+    augmentation="standard",
+    average=0.9,
+)
+POLICIES = [TRAINING.space().sample(seed=seed) for seed in range(4)]
+SEEDS = [3, 1, 4, 1]
+RATE = 0.2
+GPU = Run(device="cuda")
+FAST = Run(device="cuda", precision="bfloat16", compile=True)
+STEPS = 20
+
+
+def alone(training: ImageTraining, policy: ad.Policy, seed: int, run: Run = GPU) -> Tensor:
+    """The losses of a lone child's first steps, eagerly."""
+    with ExitStack() as closing:
+        learner = Learner(training, training.load(), policy, RATE, seed, run, closing)
+        return torch.stack([learner.step(step)["train_loss"].detach() for step in range(STEPS)]).cpu()
+
+
+def begun(training: ImageTraining = TRAINING, run: Run = GPU, children: int = 4) -> Crowd:
+    crowd = Crowd(training, run)
+    crowd.begin(POLICIES[:children], RATE, SEEDS[:children])
+    return crowd
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_lane_draws_in_graphs_what_manual_seed_gives() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    lanes = [Lane(device) for _ in range(2)]
+    drawn = [torch.zeros(5, device=device) for _ in lanes]
+
+    def work(out: Tensor) -> None:
+        out.copy_(torch.rand(5, device=device) + torch.randint(9, (5,), device=device))
+
+    steps = [lane.capture(partial(work, out)) for lane, out in zip(lanes, drawn, strict=True)]
+    for number, lane in enumerate(lanes):
+        lane.seed(number)
+    found: list[list[Tensor]] = [[], []]
+    for number in (0, 1, 1, 0, 0, 1):
+        steps[number]()
+        torch.rand(3, device=device)  # whoever else draws
+        lanes[number].wait()
+        found[number].append(drawn[number].clone())
+    for number in (0, 1):
+        torch.manual_seed(number)
+        eager = torch.zeros(5, device=device)
+        for one in found[number]:
+            work(eager)
+            assert torch.equal(one, eager)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        TRAINING,
+        replace(TRAINING, augmentation="randaugment", mix="cutmix", rates="linear"),
+        replace(TRAINING, mix="manifold_mixup", optimizer=RmsProp(lr=0.002)),
+    ],
+    ids=["plain", "cutmix", "manifold_mixup"],
+)
+def test_replays_are_the_eager_steps(training: ImageTraining) -> None:
+    """As near as two eager runs are to each other, on a backend whose sums have no fixed order."""
+    crowd = begun(training)
+    crowd.advance(STEPS)
+    for slot, policy, seed in zip(crowd.slots, POLICIES, SEEDS, strict=True):
+        first, second = (alone(training, policy, seed) for _ in range(2))
+        noise = (first - second).abs().max().item()
+        assert (slot.losses() - first).abs().max().item() <= max(20 * noise, 2e-3)
+        assert slot.losses()[0].item() == pytest.approx(first[0].item(), abs=1e-4)
+
+
+def test_a_crowd_compiled_and_rounded_learns_what_a_lone_child_learns() -> None:
+    training = replace(TRAINING, steps=150, optimizer=Sgd(lr=0.1), augmentation="none")
+    eager = training.fit(POLICIES[0], 0.1, 0, GPU).reward
+    rewards = Crowd(training, FAST).fit([POLICIES[0]] * 3, 0.1, [0, 1, 2])
+    assert eager > 0.85
+    for reward in rewards:
+        assert reward == pytest.approx(eager, abs=0.1)
+
+
+@pytest.mark.parametrize("run", [GPU, FAST], ids=["eager", "compiled"])
+def test_parallel_streams_are_one_after_another(run: Run) -> None:
+    crowd = begun(run=run)
+    crowd.advance(STEPS)
+    together = [slot.losses() for slot in crowd.slots]
+    crowd.begin(POLICIES, RATE, SEEDS)
+    for slot in crowd.slots:
+        slot.choose_images(0)
+        for _ in range(STEPS):
+            slot.replay_step()
+        slot.lane.wait()
+    for slot, losses in zip(crowd.slots, together, strict=True):
+        assert torch.allclose(slot.losses(), losses, atol=2e-3 if run is GPU else 3e-2, rtol=0)
+    crowd.begin(POLICIES[:1], RATE, SEEDS[:1])
+    crowd.advance(STEPS)
+    assert torch.allclose(crowd.slots[0].losses(), together[0], atol=2e-3 if run is GPU else 3e-2, rtol=0)
+
+
+def test_no_step_waits_for_the_device() -> None:
+    crowd = begun()
+    crowd.advance(1)
+    with no_waiting():
+        crowd.advance(TRAINING.steps - 1)  # new images are chosen on the way
+    assert all(map(torch.isfinite, (slot.losses().sum() for slot in crowd.slots)))
+
+
+def test_memory_does_not_grow() -> None:
+    crowd = begun()
+    crowd.advance(20)
+    crowd.judge()
+    crowd.wait()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    for _ in range(3):
+        crowd.advance(100)
+        crowd.judge()
+    crowd.wait()
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
+
+
+def test_a_second_job_compiles_and_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[object] = []
+    graph = torch.cuda.graph
+
+    def noted(*args, **options):
+        captured.append(args)
+        return graph(*args, **options)
+
+    monkeypatch.setattr(torch.cuda, "graph", noted)
+    counters.clear()
+    crowd = begun(run=FAST)
+    crowd.advance(2)
+    compiled = counters["stats"]["unique_graphs"]
+    assert compiled == 2, "the loss and the noise, for four slots"
+    assert len(captured) == 8, "a step and a judgement for each slot"
+    crowd.fit(POLICIES[::-1], 0.4, [7, 8, 9, 10])
+    crowd.fit(POLICIES[:2], 0.1, [7, 8])
+    assert counters["stats"]["unique_graphs"] == compiled
+    assert len(captured) == 8
+
+
+def test_policies_and_rates_reach_captured_graphs() -> None:
+    crowd = begun()
+    losses: dict[tuple[int, float], Tensor] = {}
+    for number, rate in ((0, 0.0), (1, 0.0), (0, 0.5), (1, 0.5)):
+        crowd.begin([POLICIES[number]], rate, [0])
+        crowd.advance(STEPS)
+        losses[number, rate] = crowd.slots[0].losses()
+    assert torch.allclose(losses[0, 0.0], losses[1, 0.0], atol=2e-3, rtol=0)
+    assert not torch.allclose(losses[0, 0.5], losses[0, 0.0], atol=2e-2, rtol=0)
+    assert not torch.allclose(losses[0, 0.5], losses[1, 0.5], atol=2e-2, rtol=0)
+
+
+def test_one_child_ends_and_the_others_go_on() -> None:
+    def ends(step: int, value: float) -> None:
+        raise ad.Stopped
+
+    training = replace(TRAINING, steps=100, evaluate_every=40)
+    rewards = training.fit_many(POLICIES[:2], RATE, [0, 1], GPU, [ends, lambda step, value: None])
+    assert rewards[0] != rewards[0]
+    assert rewards[1] == pytest.approx(training.fit(POLICIES[1], RATE, 1, GPU).reward, abs=0.1)

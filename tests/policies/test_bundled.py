@@ -1,0 +1,51 @@
+"""Policies that come with the package: found by name, listed by a command, each with its provenance."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import autodropout as ad
+from autodropout.cli import app
+from autodropout.policies import bundled
+from autodropout.spaces import Provenance
+
+
+def test_every_bundled_policy_says_where_it_comes_from() -> None:
+    for name in bundled():
+        provenance = ad.load(name).provenance
+        assert provenance is not None
+        for what in ("space", "study", "trial", "score", "model", "data", "rate", "date"):
+            assert getattr(provenance, what) is not None, f"{name}: {what}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands for the package's folder of policies."""
+    monkeypatch.setattr("importlib.resources.files", lambda package: {"autodropout.policies": tmp_path}[package])
+    return tmp_path
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["policies", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_lists_them(folder: Path) -> None:
+    assert "there are none yet" in run()
+    assert json.loads(run("--json")) == {"policies": {}}
+    space = ad.TransformerSpace()
+    for name, trial in (("b", 1), ("a", 2)):
+        found = Provenance(study="made", trial=trial)
+        space.decode(space.encode(space.sample(trial)), found).save(folder / f"{name}.json")
+    (folder / "__init__.py").touch()
+    assert list(bundled()) == ["a", "b"]
+    said = run()
+    assert said.index("a  transformer policy") < said.index("b  transformer policy")
+    assert "trial: 2" in said
+    assert list(json.loads(run("--json"))["policies"]) == ["a", "b"]
+    assert ad.load("a") == space.decode(space.encode(space.sample(2)), Provenance(study="made", trial=2))
+    with pytest.raises(ad.PolicyError, match=r"no bundled policy has this name \(a, b\)"):
+        ad.load("c")

@@ -1,0 +1,116 @@
+"""Jobs of several children where there is a GPU: who decides how many, and which GPU they see. There is none here."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from engine_tools import by_seed, collect, task
+
+import autodropout as ad
+from autodropout.search import gpus
+from autodropout.search.gpus import visible_gpus
+from autodropout.search.local import LocalEngine
+from autodropout.study import crowd_of
+
+SPACE = ad.ConvSpace(groups=((8, 8),))
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without GPUs; a file that is put there is one."""
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@dataclass(frozen=True)
+class Sociable:
+    """Its score tells how many were trained at once."""
+
+    crowd: int = 4
+
+    def __call__(self, policy: ad.Policy, seed: int) -> float:
+        return 1.0
+
+    def train_many(self, policies: list[ad.Policy], seeds: list[int], reports: list) -> list[float]:
+        return [float(len(policies))] * len(policies)
+
+
+def searched(tmp_path: Path, **options: object) -> list[float | None]:
+    study = ad.search(
+        SPACE, Sociable(), 8, minibatch=2, proposer="random", storage=f"sqlite:///{tmp_path}/study.db", **options
+    )  # fmt: skip
+    return [trial.value for trial in study.trials]
+
+
+@pytest.mark.parametrize(
+    ("devices", "chosen", "seen"),
+    [
+        ((), None, ()),
+        ((), "0", ()),
+        ((0, 1), None, ("0", "1")),
+        ((0, 1, 2, 3), "3, 1", ("3", "1")),
+        ((0, 1), "GPU-8a56a4bc", ("GPU-8a56a4bc",)),
+        ((0, 1), "", ()),
+        ((0, 1), "1,-1,0", ("1",)),
+    ],
+)
+def test_gpus(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...], chosen: str | None, seen: tuple[str, ...]
+) -> None:
+    for number in devices:
+        (machine / f"nvidia{number}").touch()
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert visible_gpus() == seen
+
+
+def test_crowds_are_for_gpus(machine: Path) -> None:
+    assert crowd_of(Sociable(), "local") == 1
+    assert crowd_of(Sociable(), "ray", gpus_per_child=0.0) == 1
+    assert crowd_of(Sociable(), "ray", gpus_per_child=0.5) == 4
+    (machine / "nvidia0").touch()
+    assert crowd_of(Sociable(), "local") == 4
+    assert crowd_of(lambda policy, seed: 1.0, "local") == 1
+
+
+def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
+    assert searched(tmp_path) == [1.0] * 8
+
+
+def test_with_a_gpu_jobs_are_as_large_as_the_child_likes(machine: Path, tmp_path: Path) -> None:
+    (machine / "nvidia0").touch()
+    assert searched(tmp_path, capacity=2) == [4.0] * 8, "two would not have been enough to fill a crowd"
+
+
+def test_whoever_says_how_many_is_heard(machine: Path, tmp_path: Path) -> None:
+    (machine / "nvidia0").touch()
+    assert searched(tmp_path, job=2, capacity=4) == [2.0] * 8
+
+
+def test_each_worker_has_a_gpu_of_its_own(machine: Path) -> None:
+    for number in range(2):
+        (machine / f"nvidia{number}").touch()
+    running = LocalEngine(
+        by_seed(dict.fromkeys(range(2), lambda: float(os.environ["CUDA_VISIBLE_DEVICES"]))), workers=2
+    )
+    try:
+        for number in range(2):
+            running.submit([task(number)])
+        assert sorted(answer.value for answer in collect(running, 2)) == [0.0, 1.0]
+    finally:
+        running.close()
+
+
+def test_a_worker_alone_sees_what_the_driver_sees(machine: Path) -> None:
+    for number in range(2):
+        (machine / f"nvidia{number}").touch()
+    running = LocalEngine(by_seed({0: lambda: float("CUDA_VISIBLE_DEVICES" in os.environ)}))
+    try:
+        running.submit([task(0)])
+        assert collect(running, 1)[0].value == 0.0
+    finally:
+        running.close()

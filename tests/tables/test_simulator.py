@@ -1,0 +1,186 @@
+"""Searches replayed on a made-up table: the surrogate finds what is there, simulated searches do what real ones do."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from made_trials import NOISE, SPACE, STEPS, made, trial, worth
+
+from autodropout.controller import make_proposer
+from autodropout.search.halving import Halving
+from autodropout.tables import Rows, Smooth, Surrogate, TableError, replay_stopping, simulate
+from autodropout.tables.statistics import best_so_far, bootstrap, ranks, seed_spread, spearman
+from autodropout.tables.surrogate import active
+
+
+@pytest.fixture(scope="module")
+def surrogate() -> Surrogate:
+    return Surrogate.fit(SPACE, made(150, 2).trials(steps=STEPS))
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    return Rows(SPACE, made(60, 2).trials(steps=STEPS))
+
+
+@given(st.lists(st.integers(-3, 3), min_size=2, max_size=12), st.data())
+def test_rank_correlation_is_scipys(first: list[int], data: st.DataObject) -> None:
+    second = data.draw(st.lists(st.integers(-3, 3), min_size=len(first), max_size=len(first)))
+    assert ranks(first).tolist() == scipy.stats.rankdata(first).tolist()
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        assert math.isnan(spearman(first, second))
+    else:
+        assert spearman(first, second) == pytest.approx(scipy.stats.spearmanr(first, second).statistic)
+
+
+def test_bootstrap_intervals_cover() -> None:
+    """The mean of 30 normal numbers: its 90% interval holds zero in 90% of cases, a little less as known for n = 30.
+
+    Of 300 cases, fewer than 246 or more than 289 would happen with p < 0.001 if it held in 89%.
+    """
+    hits = 0
+    for case in range(300):
+        values = np.random.default_rng([1, case]).standard_normal(30)
+        interval = bootstrap(lambda column: float(column.mean()), values, draws=300, seed=case, level=0.9)
+        assert interval.estimate == pytest.approx(values.mean())
+        hits += interval.low <= 0 <= interval.high
+    assert 246 <= hits <= 289
+    with pytest.raises(ValueError, match="of one length"):
+        bootstrap(spearman, [1.0, 2.0], [1.0])
+
+
+def test_the_spread_between_seeds_is_pooled() -> None:
+    assert seed_spread([[1.0, 3.0], [10.0, 10.0], [5.0]]) == (1.0, 2)
+    with pytest.raises(ValueError, match="two seeds or more"):
+        seed_spread([[1.0], [2.0]])
+
+
+def test_the_band_of_a_search() -> None:
+    """Blocks are never mixed: before the second one, nothing of it can be in the band."""
+    values = [0.1, 0.2, 0.0, 0.3, 0.9, 0.8, 0.7, 0.6]
+    band = best_so_far(values, block=4)
+    assert band.best.tolist() == [0.1, 0.2, 0.2, 0.3, 0.9, 0.9, 0.9, 0.9]
+    assert band.high[:4].max() <= 0.3
+    assert band.low[4:].min() >= 0.6
+    assert (band.low <= band.high).all()
+    with pytest.raises(ValueError, match="there must be trials"):
+        best_so_far([], block=4)
+
+
+def test_tokens_without_effect_are_known() -> None:
+    tokens = (0, 3, 1, 1, 2, 1, 0, 1, 0, 0, 0, 0)  # the first and the third place have no pattern
+    assert active(SPACE, [tokens]).tolist() == [[True, False, False, False, *[True] * 4, True, *[False] * 3]]
+
+
+def test_the_surrogate_finds_what_is_there(surrogate: Surrogate) -> None:
+    assert surrogate.noise == pytest.approx(NOISE, rel=0.2)
+    best = surrogate.held_out[surrogate.kind]
+    assert best.error == min(judged.error for judged in surrogate.held_out.values())
+    assert best.error < 2 * NOISE < surrogate.deviation
+    assert best.correlation > 0.9
+    unseen = [SPACE.encode(SPACE.sample(number)) for number in range(1000, 1200)]
+    assert spearman(surrogate.predict(unseen, rate=0.1), [worth(tokens) for tokens in unseen]) > 0.9
+    assert surrogate.kind in str(surrogate)
+    assert "taken" in str(surrogate)
+
+
+def test_the_surrogate_does_not_see_what_it_is_judged_by() -> None:
+    """Values of pure chance: with a policy's seeds on both sides it would seem to know them, and must not."""
+    trials = [
+        trial(number, seed, value=float(np.random.default_rng([9, number]).standard_normal()))
+        for number in range(60)
+        for seed in range(3)
+    ]
+    found = Surrogate.fit(SPACE, trials)
+    assert abs(found.held_out[found.kind].correlation) < 0.4, "60 policies: beyond 0.4 with p < 0.002"
+
+
+def test_what_no_surrogate_can_be_fitted_to() -> None:
+    with pytest.raises(TableError, match="needs 10 policies or more, got 9"):
+        Surrogate.fit(SPACE, made(9, 2).trials(steps=STEPS))
+    with pytest.raises(ValueError, match="two seeds or more"):
+        Surrogate.fit(SPACE, made(12, 1).trials(steps=STEPS))
+    assert Surrogate.fit(SPACE, made(12, 1).trials(steps=STEPS), noise=0.5).noise == 0.5
+    with pytest.raises(TableError, match="one training and one length"):
+        Surrogate.fit(SPACE, [trial(0), trial(1, steps=160)])
+
+
+def test_a_search_among_rows_takes_each_once(rows: Rows) -> None:
+    found = simulate(make_proposer("random", SPACE, 0), rows, trials=60)
+    assert len(set(found.tokens)) == 60
+    assert found.distance > 0
+    assert found.best == rows.true([found.tokens[int(found.rewards.argmax())]])[0]
+    with pytest.raises(ValueError, match="all 60 rows are used"):
+        simulate(make_proposer("random", SPACE, 0), rows, trials=61)
+    string = found.tokens[0]
+    assert rows.nearest(string, set()) == string
+    assert rows.nearest(string, {string}) != string
+    with pytest.raises(ValueError, match="no log-probability"):
+        simulate(make_proposer("controller", SPACE, 0), rows, trials=32)
+
+
+def test_rows_must_be_alike() -> None:
+    with pytest.raises(TableError, match="one rate"):
+        Rows(SPACE, [trial(0), trial(1, rate=0.2)])
+    with pytest.raises(TableError, match="there must be some"):
+        Rows(SPACE, [])
+
+
+def test_two_searches_with_one_seed_see_the_same(surrogate: Surrogate) -> None:
+    world = Smooth(surrogate, 0.1)
+    first, again, other = (
+        simulate(make_proposer("evolution", SPACE, 0), world, trials=100, capacity=32, seed=seed) for seed in (5, 5, 6)
+    )
+    assert first.tokens == again.tokens
+    assert first.rewards.tolist() == again.rewards.tolist() != other.rewards.tolist()
+    assert first.distance == 0
+    noise = first.rewards - first.true
+    assert noise.std() == pytest.approx(surrogate.noise, rel=0.35)  # 100 draws: beyond it with p < 0.001
+    assert first.incumbents[-1] == first.best
+    assert first.incumbents[0] == first.true[0]
+
+
+def test_repeats_quiet_the_noise(surrogate: Surrogate) -> None:
+    world = Smooth(surrogate, 0.1)
+    one, nine = (simulate(make_proposer("random", SPACE, 0), world, trials=96, repeats=repeats) for repeats in (1, 9))
+    assert one.tokens == nine.tokens
+    assert np.std(nine.rewards - nine.true) == pytest.approx(np.std(one.rewards - one.true) / 3)
+
+
+def test_learning_beats_chance(surrogate: Surrogate) -> None:
+    """256 trials, five seeds each: mean true value of the last 64."""
+    world = Smooth(surrogate, 0.1)
+
+    def last(name: str) -> list[float]:
+        runs = [simulate(make_proposer(name, SPACE, seed), world, trials=256, seed=seed) for seed in range(5)]
+        return [float(run.true[-64:].mean()) for run in runs]
+
+    assert min(last("evolution")) > max(last("random"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"trials": 0}, {"minibatch": 0}, {"repeats": 0}, {"capacity": 8}], ids=lambda wrong: next(iter(wrong))
+)
+def test_impossible_searches(surrogate: Surrogate, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
+        simulate(make_proposer("random", SPACE, 0), Smooth(surrogate, 0.1), **({"trials": 32} | wrong))
+
+
+def test_early_stopping_buys_more_policies(rows: Rows) -> None:
+    """Curves here are proportional to the end, so the judge is never wrong: stopping can only help."""
+    budget = 12 * STEPS
+    plain = replay_stopping(rows, budget, None, together=4)
+    halved = replay_stopping(rows, budget, lambda: Halving(first=10, factor=2), together=4)
+    assert (plain.started, plain.finished, plain.steps) == (15, 12, budget), "three are under way at the end"
+    assert halved.started > 2 * plain.finished
+    assert halved.finished < plain.finished
+    assert halved.steps < budget + STEPS
+    everything = replay_stopping(rows, 10**9, None)
+    assert (everything.started, everything.finished, everything.steps) == (60, 60, 60 * STEPS)
+    with pytest.raises(ValueError, match="no child was trained to its end within 5 steps"):
+        replay_stopping(rows, 5, None)
+    with pytest.raises(TableError, match="has its curve"):
+        replay_stopping(Rows(SPACE, [trial(0, curve=())]), budget, None)

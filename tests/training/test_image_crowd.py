@@ -1,0 +1,252 @@
+"""Crowds of image trainings: each child is the one that `fit` trains alone, whoever is trained beside it."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import autodropout as ad
+from autodropout.training import Cosine, FixRes, ImageTraining, Pictures, RmsProp, Run, Sgd
+from autodropout.training import image_crowd as module
+from autodropout.training import image_slot as slot_module
+from autodropout.training.augment import MIXES
+from autodropout.training.ema import MovingAverage, share
+from autodropout.training.graphed import Lane, at
+from autodropout.training.image_crowd import Crowd
+from autodropout.training.images import Learner
+from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining
+
+TRAINING = ImageTraining(
+    model="wrn-10-1",
+    pictures=Pictures(name="digits", train=100, validation=90, size=12),  # 90: not a whole number of batches
+    resolution=12,
+    steps=10,
+    batch=16,
+    optimizer=Sgd(lr=0.05),
+    schedule=Cosine(),
+    augmentation="none",
+)
+BUSY = replace(TRAINING, augmentation="randaugment", mix="cutmix", average=0.9, rates="linear", evaluate_every=4)
+POLICIES = [TRAINING.space().sample(seed=seed) for seed in range(3)]
+SEEDS = [5, 0, 7]
+CPU = Run(device="cpu")
+RATE = 0.3
+
+
+@pytest.fixture(autouse=True)
+def cold() -> None:
+    module._warm.clear()
+
+
+def alone(training: ImageTraining, policy: ad.Policy | None, seed: int) -> Tensor:
+    """The losses of a lone child, step by step."""
+    with ExitStack() as closing:
+        learner = Learner(training, training.load(), policy, RATE, seed, CPU, closing)
+        return torch.stack([learner.step(step)["train_loss"].detach() for step in range(training.steps)])
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        TRAINING,
+        BUSY,
+        replace(TRAINING, optimizer=RmsProp(lr=0.01)),
+        replace(TRAINING, optimizer=Sgd(lr=0.05, decay_all=False), augmentation="standard"),
+        *(replace(TRAINING, mix=mix) for mix in MIXES if mix not in ("none", "cutmix")),
+    ],
+    ids=lambda t: f"{t.mix}-{t.augmentation}-{type(t.optimizer).__name__}",
+)
+def test_a_child_in_a_crowd_is_the_child_alone(training: ImageTraining) -> None:
+    crowd = Crowd(training, CPU)
+    crowd.fit(POLICIES, RATE, [1, 2, 3])  # what was in the slots before leaves no trace
+    rewards = crowd.fit(POLICIES, RATE, SEEDS)
+    for slot, policy, seed, reward in zip(crowd.slots, POLICIES, SEEDS, rewards, strict=True):
+        assert torch.equal(slot.losses(), alone(training, policy, seed))
+        assert reward == training.fit(policy, RATE, seed, CPU).reward
+
+
+def test_without_a_policy_too() -> None:
+    bare, mixed = Crowd(TRAINING, CPU, dropping=False), Crowd(TRAINING, CPU)
+    bare.fit([None], RATE, [3])
+    mixed.fit([POLICIES[0], None], RATE, [3, 3])
+    assert torch.equal(bare.slots[0].losses(), alone(TRAINING, None, 3))
+    assert torch.equal(bare.slots[0].losses(), mixed.slots[1].losses())
+
+
+def test_images_chosen_ahead_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = replace(TRAINING, steps=9)
+    monkeypatch.setattr(slot_module, "LEAD", 4)
+    monkeypatch.setattr(module, "LEAD", 4)
+    crowd = Crowd(long, CPU)
+    crowd.fit(POLICIES[:1], RATE, [2])
+    assert torch.equal(crowd.slots[0].losses(), alone(long, POLICIES[0], 2))
+
+
+def test_reports_are_those_of_a_lone_training() -> None:
+    heard: list[list[tuple[int, float]]] = [[], []]
+    reports = [lambda *one: heard[0].append(one), lambda *one: heard[1].append(one)]
+    rewards = BUSY.fit_many(POLICIES[:2], RATE, [1, 2], CPU, reports)
+    for child, seed in enumerate((1, 2)):
+        lone: list[tuple[int, float]] = []
+        BUSY.fit(POLICIES[child], RATE, seed, replace(CPU, report=lambda *one, lone=lone: lone.append(one)))
+        assert heard[child] == lone
+        assert heard[child][-1] == (BUSY.steps, rewards[child])
+
+
+@pytest.mark.parametrize("error", [ad.Stopped("hopeless"), FloatingPointError("nan"), RuntimeError("a bug")])
+def test_a_report_ends_its_own_child_alone(error: Exception) -> None:
+    heard: list[int] = []
+
+    def ends(step: int, value: float) -> None:
+        heard.append(step)
+        raise error
+
+    def goes_on(step: int, value: float) -> None:
+        pass
+
+    training = replace(TRAINING, evaluate_every=4)
+    crowd = Crowd(training, CPU)
+    rewards = crowd.fit(POLICIES, RATE, SEEDS, [goes_on, ends, goes_on])
+    assert math.isnan(rewards[1])
+    assert heard == [4]
+    assert len(crowd.slots[1].losses()) == 4, "it is not trained on"
+    assert [rewards[0], rewards[2]] == [training.fit(POLICIES[i], RATE, SEEDS[i], CPU).reward for i in (0, 2)]
+
+
+def test_all_children_may_be_ended() -> None:
+    def ends(step: int, value: float) -> None:
+        raise ad.Stopped
+
+    rewards = replace(TRAINING, evaluate_every=2).fit_many(POLICIES[:2], RATE, [0, 1], CPU, [ends, ends])
+    assert all(map(math.isnan, rewards))
+
+
+@pytest.mark.parametrize("where", ["loss", "weights"])
+def test_a_child_that_diverges_leaves_the_others_alone(where: str) -> None:
+    """In training, or so late that only its answers show it; and its report hears nothing of it."""
+    heard: list[int] = []
+    crowd = Crowd(replace(TRAINING, evaluate_every=5), CPU)
+    crowd.fit(POLICIES[:2], RATE, [0, 1])
+    sick, train = crowd.slots[0], crowd.slots[0].replay_step
+
+    def step() -> None:
+        train()
+        if where == "weights" and len(sick.losses()) == 5:
+            next(sick.model.parameters()).data.fill_(math.nan)
+        elif where == "loss" and len(sick.losses()) == 2:
+            sick._losses[1] = math.inf
+
+    sick.replay_step = step
+    rewards = crowd.fit(POLICIES[:2], RATE, [8, 9], [lambda *_: heard.append(0), lambda *_: heard.append(1)])
+    assert math.isnan(rewards[0])
+    assert rewards[1] == crowd.training.fit(POLICIES[1], RATE, 9, CPU).reward
+    assert heard == [1, 1]
+    assert len(sick.losses()) == 5
+    sick.replay_step = train
+    assert crowd.fit(POLICIES[:1], RATE, [8]) == [crowd.training.fit(POLICIES[0], RATE, 8, CPU).reward], "the next"
+
+
+def test_the_slots_are_kept_for_the_next_job_and_serve_fewer() -> None:
+    first = TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
+    (crowd,) = module._warm.values()
+    slots = tuple(crowd.slots)
+    assert TRAINING.fit_many(POLICIES[1:2], RATE, SEEDS[1:2], CPU) == first[1:2]
+    assert TRAINING.fit_many([*POLICIES, POLICIES[0]], RATE, [*SEEDS, 9], CPU)[:3] == first
+    assert list(module._warm.values()) == [crowd]
+    assert tuple(crowd.slots[:3]) == slots
+    TRAINING.fit_many(POLICIES[:1], 0.6, [0], CPU)  # another rate needs no other slots
+    assert list(module._warm.values()) == [crowd]
+    replace(TRAINING, steps=3).fit_many(POLICIES[:1], RATE, [0], CPU)
+    assert list(module._warm.values()) != [crowd]
+    assert len(module._warm) == 1, "one training's slots are all that a GPU holds"
+
+
+def test_the_rate_reaches_the_warm_slots() -> None:
+    crowd = Crowd(BUSY, CPU)
+    losses = []
+    for rate in (0.0, 0.9, 0.0):
+        crowd.fit(POLICIES[:1], rate, [0])
+        losses.append(crowd.slots[0].losses())
+    assert torch.equal(losses[0], losses[2])
+    assert not torch.equal(losses[0], losses[1])
+
+
+def test_one_compiled_function_serves_all_slots_and_policies() -> None:
+    counter = CompileCounterWithBackend("eager")
+    crowd = Crowd(replace(TRAINING, mix="manifold_mixup", augmentation="standard"), CPU)
+    compiled = torch.compile(crowd.training.loss, backend=counter, fullgraph=True)
+    crowd._shared = replace(crowd._shared, loss=compiled)
+    for seeds in (SEEDS, [1, 2, 3]):
+        crowd.fit(POLICIES[:: 1 if seeds is SEEDS else -1], RATE, seeds)
+    assert counter.frame_count == 1
+
+
+def test_generators_are_left_alone_and_do_not_matter() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = BUSY.fit_many(POLICIES, RATE, SEEDS, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)
+    assert BUSY.fit_many(POLICIES, RATE, SEEDS, CPU) == first
+
+
+@pytest.mark.parametrize(
+    ("seeds", "run", "message"),
+    [([0], CPU, "3 policies, 1 seeds"), (SEEDS, replace(CPU, test=True), "has no test")],
+)
+def test_mistakes(seeds: list[int], run: Run, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TRAINING.fit_many(POLICIES, RATE, seeds, run)
+
+
+def test_what_cannot_be_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    big = replace(TRAINING, augmentation="imagenet", fixres=FixRes(resolution=16, steps=2, batch=8))
+    with pytest.raises(ValueError, match="FixRes trains one network at a time"):
+        big.fit_many(POLICIES, RATE, SEEDS, CPU)
+    semi = SemiSupervisedTraining(
+        model="wrn-10-1", pictures=Pictures(name="digits", train=50, validation=50), resolution=20, steps=2, batch=8,
+        optimizer=Sgd(lr=0.05), schedule=Cosine(), augmentation="standard", method=FixMatch(), ratio=2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="only supervised trainings"):
+        semi.fit_many(POLICIES, RATE, SEEDS, CPU)
+    with pytest.raises(ValueError, match="each child has a policy, a seed and a report"):
+        TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU, [])
+    assert TRAINING.fit_many([], RATE, [], CPU) == []
+    splits = TRAINING.load()
+    monkeypatch.setattr(Pictures, "load", lambda self: replace(splits, validation=splits.validation[:0]))
+    with pytest.raises(ValueError, match="no validation images"):
+        TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
+
+
+def test_a_lane_draws_its_own_numbers() -> None:
+    lanes = [Lane(torch.device("cpu")) for _ in range(2)]
+    drawn: dict[int, list[Tensor]] = {0: [], 1: []}
+    steps = []
+    for number, lane in enumerate(lanes):
+        lane.seed(number)
+        steps.append(lane.capture(lambda number=number: drawn[number].append(torch.rand(3))))
+    for number in (0, 1, 1, 0, 0, 1):
+        steps[number]()
+        torch.rand(2)
+    for number in (0, 1):
+        torch.manual_seed(number)
+        assert torch.equal(torch.cat(drawn[number]), torch.cat([torch.rand(3) for _ in range(3)]))
+
+
+def test_the_average_follows_a_tensor_as_it_follows_a_number() -> None:
+    first, second = (torch.nn.Linear(3, 2) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    averages = [MovingAverage(model, 0.95) for model in (first, second)]
+    shares = torch.tensor([share(0.95, step) for step in range(6)])
+    for step in range(6):
+        for model in (first, second):
+            model.weight.data.add_(step + 1.0)
+        averages[0].update()
+        averages[1].follow(at(shares, torch.tensor([step])))
+    assert all(map(torch.equal, averages[0]._averages.values(), averages[1]._averages.values()))
+    averages[0].restart()
+    assert torch.equal(averages[0]._averages["weight"], first.weight)

@@ -1,0 +1,119 @@
+"""Language models side by side on a CUDA device: captured steps are eager ones, and a warm crowd stays as it is."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from language_tools import small, write_text
+from torch._dynamo.utils import counters
+
+import autodropout as ad
+from autodropout.models.transformer_xl import TransformerXLSize
+from autodropout.spaces import TRANSFORMER_SITES, Policy
+from autodropout.training import language_crowd
+from autodropout.training.language import LanguageTraining
+from autodropout.training.language_crowd import Crowd
+from autodropout.training.run import Run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),  # torch captures one to prepare its pool
+]
+
+GPU = Run(device="cuda")
+SIZE = TransformerXLSize(
+    layers=2, width=64, heads=2, head_size=32, inner=128, memory=16, embedding_dropout=0.1, softmax_dropout=0.2
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True)
+def _cold() -> None:
+    language_crowd._warm.clear()
+
+
+def training(folder: Path, **changes) -> LanguageTraining:
+    return small(folder, **{"size": SIZE, "segment": 16, "evaluate_every": 2, "evaluation_memory": 16} | changes)
+
+
+def everywhere(**shared: bool) -> Policy:
+    pattern = ad.SequencePattern(**{"size": 10, "stride": 5, "share_t": False, "share_c": False} | shared)
+    return ad.TransformerPolicy(sites=dict.fromkeys(TRANSFORMER_SITES, pattern))
+
+
+def curves_alone(
+    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run
+) -> list[list[float]]:
+    """Eagerly, one after another."""
+    curves = []
+    for policy, seed in zip(policies, seeds, strict=True):
+        curve: list[float] = []
+        how.fit(policy, rate, seed, replace(run, report=lambda step, reward, curve=curve: curve.append(reward)))
+        curves.append(curve)
+    return curves
+
+
+def curves_together(
+    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run
+) -> list[list[float]]:
+    curves: list[list[float]] = [[] for _ in policies]
+    how.fit_many(policies, rate, seeds, run, [lambda step, reward, c=curve: c.append(reward) for curve in curves])
+    return curves
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 1e-2)])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_twenty_captured_steps_are_those_of_children_alone(
+    folder: Path, precision: str, tolerance: float, rate: float
+) -> None:
+    """Compiled, captured and stacked against eager `fit`: the same masks, so that only rounding differs."""
+    how, run = training(folder), replace(GPU, precision=precision)
+    policies = [everywhere(), how.space().sample(seed=1), None]
+    together = torch.tensor(curves_together(how, policies, rate, [5, 6, 7], run))
+    alone = torch.tensor(curves_alone(how, policies, rate, [5, 6, 7], run))
+    torch.testing.assert_close(together, alone, rtol=tolerance, atol=0)
+
+
+def test_a_second_job_compiles_and_captures_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = training(folder)
+    captured: list[int] = []
+    begin = torch.cuda.CUDAGraph.capture_begin
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "capture_begin", lambda self, *a, **k: (captured.append(1), begin(self, *a, **k))[1]
+    )
+    counters.clear()
+    how.fit_many([everywhere(), everywhere(share_c=True)], 0.3, [1, 2], GPU)
+    before = len(captured), dict(counters["stats"])
+    assert before[0]
+    jobs = [([how.space().sample(seed=3), None], 0.1, [3, 4]), ([everywhere(share_t=True)], 0.2, [5])]
+    warm = [how.fit_many(*job, GPU) for job in jobs]
+    assert (len(captured), dict(counters["stats"])) == before
+    for job, rewards in zip(jobs, warm, strict=True):
+        language_crowd._warm.clear()
+        assert rewards == pytest.approx(how.fit_many(*job, GPU), rel=1e-4)
+
+
+def test_memory_does_not_grow(folder: Path) -> None:
+    how = training(folder, steps=400)
+    crowd = Crowd(how, replace(GPU, precision="bfloat16"), 4)
+    with crowd.lane.active():
+        crowd.begin([everywhere()] * 4, 0.3, range(4))
+        for _ in range(20):
+            crowd.train_step()
+        crowd.average()
+        crowd.nats(averaged=True)
+        before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        for _ in range(300):
+            crowd.train_step()
+            crowd.average()
+        assert all(torch.tensor(crowd.nats(averaged=True)).isfinite())
+        assert all(weight.isfinite().all() for weight in crowd.stack.weights.values())
+        assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
