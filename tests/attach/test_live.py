@@ -101,3 +101,30 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="the policy has 4 groups"):
         on.set_policy(ad.space(torchvision.models.resnet18(), torch.randn(1, 3, 64, 64)).sample(seed=0))
     assert on.policy == space.sample(seed=0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_drawn_together_the_masks_are_the_same(compiled: bool, layout: torch.memory_format) -> None:
+    example = torch.randn(3, 3, 16, 16).contiguous(memory_format=layout)
+    models = [conv_model().to(memory_format=layout) for _ in range(2)]
+    space = ad.space(models[0], example)
+    attachments = [ad.attach(model, space.sample(seed=0), rate=0.5, example=example, live=True) for model in models]
+    noise = torch.tensor(0)
+    for on in attachments:
+        on.draw_from(noise)
+    attachments[1].draw_together()
+    forwards = [torch.compile(model, fullgraph=True) if compiled else model for model in models]
+    for seed in (1, 2):
+        noise.fill_(seed * 0x123456789ABCDEF)
+        for on in attachments:
+            on.set_policy(space.sample(seed=seed))
+            on.set_rate(0.3 * seed)
+        one_by_one, together = (forward(example) for forward in forwards)
+        torch.testing.assert_close(together, one_by_one)
+        attachments[1].set_rate(0.0)
+        assert not torch.allclose(forwards[1](example), together), "a rate that is set acts"
+        attachments[1].set_rate(0.3 * seed)
+    smaller = torch.randn(2, 3, 12, 12)
+    noise.fill_(77 << 50)
+    torch.testing.assert_close(models[1](smaller), models[0](smaller))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from autodropout.layers import ConvRule, Drop, PatternRule, SequenceRule
 from autodropout.patterns import bits as packed_masks
-from autodropout.patterns.bits import conv_bits, on_gpu, put_on, sequence_bits
+from autodropout.patterns.bits import conv_bits, conv_bits_together, on_gpu, put_on, sequence_bits
 from autodropout.patterns.kernels import apply, conv, sequence
 from autodropout.spaces import ConvPattern, SequencePattern
 
@@ -55,6 +55,21 @@ def test_convnet_masks_are_the_cpus(number: int) -> None:
     stream, last = r.randrange(-(2**63), 2**63), r.random() < 0.5
     here = conv_bits(tokens, rate, seed, stream, shape, last)
     there = conv_bits(tokens.cuda(), rate.cuda(), seed.cuda(), stream, shape, last)
+    assert torch.equal(here[0], there[0].cpu())
+    assert torch.equal(here[1], there[1].cpu())
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_convnet_masks_drawn_together_are_the_cpus(number: int) -> None:
+    r = random.Random(number)
+    channels = [r.choice([16, 32, 64, 1280]) for _ in range(r.randint(1, 24))]
+    tokens = torch.stack([tokens_of(conv_rule(r)) for _ in channels])
+    rates = torch.tensor([r.choice([0.05, 0.2, 1.0]) for _ in channels])
+    sites = torch.tensor([[count, r.randrange(-(2**63), 2**63)] for count in channels])
+    shape = (r.choice([1, 16, 128]), channels, r.choice([(8, 8), (7, 7), (32, 32)]), r.random() < 0.5)
+    seed = torch.tensor(r.randrange(2**62))
+    here = conv_bits_together(tokens, rates, sites, seed, *shape)
+    there = conv_bits_together(tokens.cuda(), rates.cuda(), sites.cuda(), seed.cuda(), *shape)
     assert torch.equal(here[0], there[0].cpu())
     assert torch.equal(here[1], there[1].cpu())
 

@@ -56,6 +56,8 @@ def main() -> None:
                 layout = torch.channels_last if last else torch.contiguous_format
                 h = h.contiguous(memory_format=layout)
                 _ = apply.apply_last(h, bits, kept) if last else apply.apply_rows(h.flatten(2), bits, kept)
+    sites = torch.tensor([[8, 1], [16, 2]])
+    conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 4, [8, 16], [7, 7], True)
     for children, channels in ((1, 256), (1, 64), (1, 38), (3, 9)):
         many = [value.expand(children, *value.shape) for value in (tokens[:4], rate, seed)]
         bits, kept = sequence.sequence_bits(*many, stream, [2, 70, channels])

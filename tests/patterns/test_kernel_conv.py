@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_bits import RATES, SEEDS, STREAMS, patterns, seed_of
 
 from autodropout.layers import ConvRule, rescale
-from autodropout.patterns.bits import conv_bits, conv_dropped, sequence_dropped
+from autodropout.patterns.bits import conv_bits, conv_bits_together, conv_dropped, sequence_dropped
 from autodropout.patterns.kernels import apply, conv
 from autodropout.spaces import ConvPattern
 
@@ -25,6 +25,29 @@ def test_bits(pattern, units, cells, searched_at, rate, seed, stream, channels_l
     (bits, kept), (expected, count) = conv.conv_bits(*arguments), conv_bits(*arguments)
     assert torch.equal(bits, expected)
     assert torch.equal(kept, count)
+
+
+@given(
+    st.lists(
+        st.tuples(patterns(ConvPattern), RATES, st.sampled_from([1, 3, 40, 128, 200]), STREAMS), min_size=1, max_size=4
+    ),
+    st.integers(1, 3), st.tuples(*[st.integers(1, 12)] * 2), SEEDS, st.booleans(),
+)  # fmt: skip
+@settings(max_examples=20, deadline=None)
+def test_bits_of_several_sites(several, samples, cells, seed, channels_last) -> None:
+    """Together they are what each is alone."""
+    tokens = torch.tensor([ConvRule(pattern, (9, 9)).tokens() for pattern, _, _, _ in several], dtype=torch.int32)
+    rates = torch.tensor([rate for _, rate, _, _ in several])
+    channels = [count for _, _, count, _ in several]
+    sites = torch.tensor([[count, stream] for _, _, count, stream in several])
+    arguments = tokens, rates, sites, seed_of(seed), samples, channels, cells, channels_last
+    (bits, kept), (expected, counts) = conv.conv_bits_together(*arguments), conv_bits_together(*arguments)
+    assert torch.equal(bits, expected)
+    assert torch.equal(kept, counts)
+    first, *_ = conv_bits(
+        tokens[0], rates[0], seed_of(seed), several[0][3], [samples, channels[0], *cells], channels_last
+    )
+    assert torch.equal(expected[: first.numel()], first.flatten())
 
 
 def test_a_map_of_many_bytes() -> None:

@@ -19,6 +19,7 @@ from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
 from autodropout.attach.sites import Finding, NoSites, Site
 from autodropout.attach.table import table
+from autodropout.attach.together import Together
 from autodropout.attach.transformer.find import find as find_transformer
 from autodropout.layers import Baseline, Drop, Rule
 from autodropout.spaces import ConvPolicy, ConvSpace, Policy, TransformerPolicy, TransformerSpace
@@ -112,6 +113,27 @@ class Attachment:
         for bound in self.sites:
             if bound.drop is not None:
                 bound.drop.noise = noise
+
+    def draw_together(self) -> None:
+        """Make the masks of a ConvNet before each forward pass, those of one map size at once (`together.py`).
+
+        For live attachments whose masks are drawn from a tensor. A pass over several inputs at once, or maps of another
+        size than the example's, still have their masks: sites draw what was not made for them.
+        """
+        assert self.live
+        assert self.kind == "convnet"
+        sizes: dict[tuple[int, int], list[BoundSite]] = {}
+        for bound in self.sites:
+            assert bound.drop is not None
+            assert bound.drop.noise is not None
+            sizes.setdefault((bound.shape[2], bound.shape[3]), []).append(bound)
+        store(self.model)["together"] = tuple(
+            Together.of(
+                [row.drop for row in rows if row.drop is not None], [row.shape[1] for row in rows], size, device
+            )
+            for size, rows in sizes.items()
+            for device in [next(self.model.parameters()).device]
+        )
 
     def detach(self) -> None:
         """Take everything off: the model is then as it was before `attach`."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from autodropout.attach.hooks import KEY, store
+from autodropout.layers.drop import is_channels_last
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -50,3 +51,7 @@ def on_forward(model: nn.Module, args: Any) -> None:
                     f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
                     "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
                 )
+        x = args[0] if args else None
+        if isinstance(x, torch.Tensor) and x.dim() == 4:
+            for group in model.__dict__[KEY].get("together", ()):
+                group.draw(len(x), is_channels_last(x))

@@ -6,7 +6,7 @@ rule at a rate. `Drop` is for models somebody else wrote: it is no `nn.Module`, 
 """
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +34,28 @@ class PatternRule(ABC):
         """The pattern as integers; as many for every pattern of this kind."""
 
     @abstractmethod
+    def bits(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> tuple[Tensor, Tensor]:
+        """The mask of `h` for the pattern that `tokens` say, packed, and how many values it keeps."""
+
+    @abstractmethod
+    def put(self, h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
+        """`h` under such a mask, rescaled."""
+
     def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
         """`self(h, rate, seed ^ stream)`, had this rule the pattern that `tokens` say."""
+        return self.put(h, *self.bits(h, tokens, rate, seed, stream))
+
+
+class Ready(NamedTuple):
+    """A mask made beforehand, for a tensor of this shape and memory format."""
+
+    shape: tuple[int, ...]
+    channels_last: bool
+    bits: Tensor
+    kept: Tensor
+
+    def fits(self, h: Tensor) -> bool:
+        return h.shape == self.shape and is_channels_last(h) == self.channels_last
 
 
 def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
@@ -47,6 +67,10 @@ def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
     size = torch.full_like(kept, h.numel(), dtype=torch.float32)
     scale = size / kept.clamp(min=1)  # of a number and a tensor PyTorch takes a reciprocal, which need not give 1
     return torch.where(mask, h, 0).mul_(scale)
+
+
+def is_channels_last(h: Tensor) -> bool:
+    return h.dim() == 4 and h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous()
 
 
 class Drop:
@@ -67,6 +91,7 @@ class Drop:
         tokens = rule.tokens() if isinstance(rule, PatternRule) else []
         self.tokens = torch.tensor(tokens, dtype=torch.int32, device=device)
         self.noise: Tensor | None = None  # where seeds come from; None: the device's default generator
+        self.ready: Ready | None = None  # for the next call
         self.active = live
         self.set_rate(rate)
 
@@ -92,6 +117,9 @@ class Drop:
             return h
         if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
             self.rate, self.tokens = self.rate.to(h.device), self.tokens.to(h.device)
+        ready, self.ready = self.ready, None
+        if ready is not None and isinstance(rule, PatternRule) and ready.fits(h):
+            return rule.put(h, ready.bits, ready.kept)
         seed = fresh(h.device) if self.noise is None else self.noise
         if isinstance(rule, PatternRule) and (self.live or on_gpu(h)):
             return rule.packed(h, self.tokens, self.rate, seed, stream(self.site))

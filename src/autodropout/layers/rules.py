@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autodropout.layers.drop import PatternRule, rescale
+from autodropout.layers.drop import PatternRule, is_channels_last, rescale
 from autodropout.patterns.bits import (
     conv_bits,
     conv_dropped,
@@ -46,16 +46,19 @@ class ConvRule(PatternRule):
         tiling = self.tiling(h.shape[2], h.shape[3])
         if 0 in tiling.size:  # a map of less than 5 cells has no rectangle to drop
             return h
-        mask, kept = conv_mask(tiling, h.shape, rate, seed, channels_last=_is_channels_last(h))
+        mask, kept = conv_mask(tiling, h.shape, rate, seed, channels_last=is_channels_last(h))
         return rescale(h, mask, kept)
 
     def tokens(self) -> list[int]:
         return conv_tokens(self.pattern, self.searched_at)
 
-    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
+    def bits(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> tuple[Tensor, Tensor]:
         _need_map(h, "a ConvNet pattern")
-        last = _is_channels_last(h)
-        bits, kept = conv_bits(tokens, rate, seed, stream, h.shape, last)
+        made: tuple[Tensor, Tensor] = conv_bits(tokens, rate, seed, stream, h.shape, is_channels_last(h))
+        return made
+
+    def put(self, h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
+        last = is_channels_last(h)
         if _by_kernel(h):
             masked: Tensor = put_on(h, bits, kept, last)
             return masked
@@ -76,8 +79,11 @@ class SequenceRule(PatternRule):
     def tokens(self) -> list[int]:
         return sequence_tokens(self.pattern)
 
-    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
-        bits, kept = sequence_bits(tokens, rate, seed, stream, h.shape)
+    def bits(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> tuple[Tensor, Tensor]:
+        made: tuple[Tensor, Tensor] = sequence_bits(tokens, rate, seed, stream, h.shape)
+        return made
+
+    def put(self, h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
         if _by_kernel(h):
             masked: Tensor = put_on(h, bits, kept, False)
             return masked
@@ -89,7 +95,7 @@ class Dropout:
     """Every value on its own (Hinton et al. 2012)."""
 
     def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-        if _is_channels_last(h):  # draw in the order of memory, so that mask and values are read side by side
+        if is_channels_last(h):  # draw in the order of memory, so that mask and values are read side by side
             dropped = bernoulli(h.movedim(1, -1).shape, rate, seed).movedim(-1, 1)
         else:
             dropped = bernoulli(h.shape, rate, seed)
@@ -151,7 +157,7 @@ class DropBlock:
         corners = bernoulli((n, c, height - rows + 1, width - columns + 1), density, seed)
         spread = F.pad(corners.to(torch.float32), (columns - 1, columns - 1, rows - 1, rows - 1))
         mask = F.max_pool2d(spread, (rows, columns), stride=1) == 0  # (N, C, H, W)
-        if _is_channels_last(h):
+        if is_channels_last(h):
             mask = mask.contiguous(memory_format=torch.channels_last)
         return rescale(h, mask, mask.count_nonzero())
 
@@ -206,10 +212,6 @@ def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:
 def _by_kernel(h: Tensor) -> bool:
     """Compiled code puts bits on by itself, together with what stands around."""
     return on_gpu(h) and not torch.compiler.is_compiling()
-
-
-def _is_channels_last(h: Tensor) -> bool:
-    return h.dim() == 4 and h.is_contiguous(memory_format=torch.channels_last) and not h.is_contiguous()
 
 
 def _need_map(h: Tensor, who: str) -> None:

@@ -97,6 +97,47 @@ def _(
     return torch.empty(layout, dtype=torch.uint8, device=seed.device), torch.empty_like(seed)
 
 
+@torch.library.custom_op("autodropout::conv_bits_together", mutates_args=(), device_types="cpu")
+def conv_bits_together(
+    tokens: Tensor, rates: Tensor, sites: Tensor, seed: Tensor, samples: int, channels: Sequence[int],
+    size: Sequence[int], channels_last: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The packed masks of several sites with maps of one size, one after another, (bytes,), and what each keeps, (S,).
+
+    Args:
+        tokens, rates: (S, 9) and (S,), as for one site.
+        sites: (S, 2), int64, on the device: each one's channels and stream.
+        seed: for all of them.
+        samples, channels, size: N, each C, and (H, W).
+        channels_last: for all of them.
+    """
+    found = [
+        conv_bits(own, rate, seed, stream, [samples, count, *size], channels_last)
+        for own, rate, count, stream in zip(tokens, rates, channels, sites[:, 1].tolist(), strict=True)
+    ]
+    return torch.cat([bits.flatten() for bits, _ in found]), torch.stack([kept for _, kept in found])
+
+
+@conv_bits_together.register_kernel("cuda")
+def _(
+    tokens: Tensor, rates: Tensor, sites: Tensor, seed: Tensor, samples: int, channels: Sequence[int],
+    size: Sequence[int], channels_last: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    from autodropout.patterns.kernels.conv import conv_bits_together as kernel
+
+    return kernel(tokens, rates, sites, seed, samples, channels, size, channels_last)
+
+
+@conv_bits_together.register_fake
+def _(
+    tokens: Tensor, rates: Tensor, sites: Tensor, seed: Tensor, samples: int, channels: Sequence[int],
+    size: Sequence[int], channels_last: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    unit_bytes = (size[0] * size[1] + 7) // 8
+    bits = torch.empty(samples * sum(channels) * unit_bytes, dtype=torch.uint8, device=seed.device)
+    return bits, torch.empty(len(channels), dtype=torch.int64, device=seed.device)
+
+
 @torch.library.custom_op("autodropout::sequence_bits", mutates_args=(), device_types="cpu")
 def sequence_bits(
     tokens: Tensor, rate: Tensor, seed: Tensor, stream: int, shape: Sequence[int]

@@ -6,6 +6,9 @@ these alone, one lane for eight cells: from cell to cell the mapped position adv
 the tiling takes a product and three comparisons an axis. It is about 25 operations a cell, a unit's coefficients about
 600; hence the care that nothing is computed for units that are not hit, and for no cell twice.
 
+Sites whose maps are of one size can be drawn together, in the launches of one: a block of units then looks up which
+site it belongs to. A small network has many sites, and a launch costs as much as a small mask.
+
 Shared along channels, a pattern's units are still (sample, channel): they draw the numbers of their sample.
 """
 
@@ -23,6 +26,7 @@ ONE = tl.constexpr(1 << 28)
 FRACTION = tl.constexpr(12)  # and of the inverse map's coefficients
 HALF = tl.constexpr(1 << (28 - 12 - 1))  # to round from the one to the other
 FIELDS = 7  # of a unit that is hit: v of its first cell, v's change along x and along y, the same of u, its first byte
+TOKENS = tl.constexpr(9)  # of a pattern
 LANES = 128  # threads of a program
 MANY = 1 << 17  # units: from there on a program looks at several a thread
 ZEROS = 2048  # bytes written at once
@@ -34,27 +38,45 @@ def conv_bits(
 ) -> tuple[Tensor, Tensor]:
     """`bits.conv_bits` on a GPU."""
     samples, channels, height, width = shape
-    units, unit_bytes = samples * channels, triton.cdiv(height * width, 8)
-    assert units * unit_bytes < 2**31, "a mask of more than 16 gigacells"
+    bits, kept = _launch(tokens, rate, seed, stream, None, samples, [channels], height, width, channels_last)
+    unit_bytes = triton.cdiv(height * width, 8)
     layout = (samples, unit_bytes, channels) if channels_last else (samples, channels, unit_bytes)
-    bits = torch.empty(layout, dtype=torch.uint8, device=seed.device)
-    kept = torch.empty((), dtype=torch.int64, device=seed.device)
+    return bits.view(layout), kept.view(())
+
+
+def conv_bits_together(
+    tokens: Tensor, rates: Tensor, sites: Tensor, seed: Tensor, samples: int, channels: Sequence[int],
+    size: Sequence[int], channels_last: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`bits.conv_bits_together` on a GPU: as many launches as for one site."""
+    return _launch(tokens, rates, seed, 0, sites, samples, channels, size[0], size[1], channels_last)
+
+
+def _launch(
+    tokens: Tensor, rate: Tensor, seed: Tensor, stream: int, sites: Tensor | None, samples: int,
+    channels: Sequence[int], height: int, width: int, channels_last: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    unit_bytes = triton.cdiv(height * width, 8)
+    units = samples * sum(channels)
+    assert units * unit_bytes < 2**31, "masks of more than 16 gigacells"
+    bits = torch.empty(units * unit_bytes, dtype=torch.uint8, device=seed.device)
+    kept = torch.empty(len(channels), dtype=torch.int64, device=seed.device)
     together = LANES if units <= MANY else 8 * LANES
-    blocks = triton.cdiv(units, together)
+    blocks = sum(triton.cdiv(samples * count, together) for count in channels)
     found = torch.empty((FIELDS, blocks * together), dtype=torch.int32, device=seed.device)
-    counts = torch.empty(blocks, dtype=torch.int32, device=seed.device)
-    unit_stride, byte_stride = (1, channels) if channels_last else (unit_bytes, 1)
+    counts = torch.empty((2, blocks), dtype=torch.int32, device=seed.device)
+    several = {"SEVERAL": sites is not None, "LAST": channels_last, "UNITS": together}
+    sites = tokens if sites is None else sites  # where there is one site it is not looked at
     _draw[(blocks,)](
-        tokens, rate, seed, found, counts, bits, kept, stream,
-        units, channels, height, width, unit_bytes, unit_stride,
-        triton.cdiv(bits.numel(), blocks * ZEROS), UNITS=together, LANES=LANES, ZEROS=ZEROS, num_warps=4,
+        tokens, rate, sites, seed, found, counts, bits, kept, stream, samples, channels[0], height, width, unit_bytes,
+        len(channels), **several, LANES=LANES, ZEROS=ZEROS, num_warps=4,
     )  # fmt: skip
     wide = min(LANES, triton.next_power_of_2(unit_bytes))
     group = LANES // wide
     splits = max(1, min(together // group, PROGRAMS // blocks))
     _cover[(blocks, splits)](
-        tokens, found, counts, bits, kept, height, width, unit_bytes, byte_stride, splits,
-        UNITS=together, GROUP=group, BYTES=wide, num_warps=4,
+        tokens, sites, found, counts, bits, kept, channels[0], height, width, unit_bytes, splits,
+        **several, GROUP=group, BYTES=wide, num_warps=4,
     )  # fmt: skip
     return bits, kept
 
@@ -79,19 +101,51 @@ def _symmetric(draw, limit):
     return ((2 * draw.to(tl.int64) + 1 - 4294967296) * limit.to(tl.int64)) >> 32
 
 
+@triton.jit
+def _site_of(block, sites, samples, count, UNITS: tl.constexpr):
+    """Which site a block of units belongs to, the first block of that site, and the units of all sites before."""
+    site = 0
+    first_block = 0
+    units_before = 0
+    for other in range(count - 1):
+        units = samples * tl.load(sites + 2 * other).to(tl.int32)
+        blocks = (units + UNITS - 1) // UNITS
+        beyond = block >= first_block + blocks
+        beyond &= site == other
+        site += beyond.to(tl.int32)
+        first_block += tl.where(beyond, blocks, 0)
+        units_before += tl.where(beyond, units, 0)
+    return site, first_block, units_before
+
+
 # Addresses of single numbers are not specialized: some are multiples of 16 by chance, and would compile anew.
-@triton.jit(do_not_specialize=["tokens", "rate", "seed", "kept", "stream"])
+@triton.jit(do_not_specialize=["tokens", "rate", "sites", "seed", "kept", "stream", "count"])
 def _draw(
-    tokens, rate, seed, found, counts, bits, kept, stream: tl.int64,
-    units, channels, height, width, unit_bytes, unit_stride, zeros,
-    UNITS: tl.constexpr, LANES: tl.constexpr, ZEROS: tl.constexpr,
+    tokens, rate, sites, seed, found, counts, bits, kept, stream: tl.int64,
+    samples, channels, height, width, unit_bytes, count,
+    SEVERAL: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, LANES: tl.constexpr, ZEROS: tl.constexpr,
 ):  # fmt: skip
-    block = tl.program_id(0)
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    block = program
+    first_byte = 0
+    site = 0
+    if SEVERAL:
+        site, first_block, units_before = _site_of(program, sites, samples, count, UNITS)
+        block -= first_block
+        first_byte = units_before * unit_bytes
+        channels = tl.load(sites + 2 * site).to(tl.int32)
+        stream = tl.load(sites + 2 * site + 1)
+        tokens += site * TOKENS
+        rate += site
+        kept += site
+    units = samples * channels
     if block == 0:
         tl.store(kept, tl.cast(units, tl.int64) * height * width)
-    for chunk in range(zeros):
-        byte = (block * zeros + chunk) * ZEROS + tl.arange(0, ZEROS)
-        tl.store(bits + byte, tl.zeros((ZEROS,), tl.uint8), mask=byte < units * unit_bytes)
+    zeros = (units * unit_bytes + ZEROS - 1) // ZEROS
+    for chunk in range(block, zeros, (units + UNITS - 1) // UNITS):
+        byte = chunk * ZEROS + tl.arange(0, ZEROS)
+        tl.store(bits + first_byte + byte, tl.zeros((ZEROS,), tl.uint8), mask=byte < units * unit_bytes)
 
     size_y, _, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
     size_x, _, extent_x = _tiling(tokens, width, tl.load(tokens + 8))
@@ -102,9 +156,10 @@ def _draw(
     hit = (drawn & 0xFFFFFFFF) < threshold(tl.load(rate))
     hit &= (candidate < units) & (size_y > 0) & (size_x > 0)
     hits = tl.sum(hit.to(tl.int32), 0)
-    row = tl.num_programs(0) * UNITS
-    here = found + block * UNITS
-    tl.store(counts + block, hits)
+    row = programs * UNITS
+    here = found + program * UNITS
+    tl.store(counts + program, hits)
+    tl.store(counts + programs + program, site)
     tl.store(here + tl.cumsum(hit.to(tl.int32), 0) - 1, candidate, mask=hit)
     tl.debug_barrier()  # what one thread has written others read: from here on a lane has a unit that is hit
 
@@ -133,7 +188,8 @@ def _draw(
         tl.store(here + 3 * row + lane, offset_u - u_y * (height - 1) - u_x * (width - 1), mask=live)
         tl.store(here + 4 * row + lane, 2 * u_x, mask=live)
         tl.store(here + 5 * row + lane, 2 * u_y, mask=live)
-        address = sample * channels * unit_bytes + (unit - sample * channels) * unit_stride
+        channel = unit - sample * channels
+        address = first_byte + sample * channels * unit_bytes + (channel if LAST else channel * unit_bytes)
         tl.store(here + 6 * row + lane, address, mask=live)
 
 
@@ -170,15 +226,20 @@ def _inside(position, size, period, extent, inverse):
     return (cell >= 0) & (cell < extent) & (cell - tile * period < size)
 
 
-@triton.jit(do_not_specialize=["tokens", "kept"])
+@triton.jit(do_not_specialize=["tokens", "sites", "kept"])
 def _cover(
-    tokens, found, counts, bits, kept, height, width, unit_bytes, byte_stride, splits,
-    UNITS: tl.constexpr, GROUP: tl.constexpr, BYTES: tl.constexpr,
+    tokens, sites, found, counts, bits, kept, channels, height, width, unit_bytes, splits,
+    SEVERAL: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, GROUP: tl.constexpr, BYTES: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     hits = tl.load(counts + block)
     first = tl.program_id(1) * GROUP
     if first < hits:
+        if SEVERAL:
+            site = tl.load(counts + tl.num_programs(0) + block)
+            channels = tl.load(sites + 2 * site).to(tl.int32)
+            tokens += site * TOKENS
+            kept += site
         size_y, period_y, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
         size_x, period_x, extent_x = _tiling(tokens, width, tl.load(tokens + 8))
         inverse_y = 1.0 / period_y.to(tl.float32)
@@ -212,5 +273,6 @@ def _cover(
                     v += tl.where(last, v_y - (width - 1) * v_x, v_x)
                     u += tl.where(last, u_y - (width - 1) * u_x, u_x)
                     x = tl.where(last, 0, x + 1)
-                tl.store(bits + address + byte * byte_stride, packed.to(tl.uint8), mask=live & (byte < unit_bytes))
+                target = bits + address + (byte * channels if LAST else byte)
+                tl.store(target, packed.to(tl.uint8), mask=live & (byte < unit_bytes))
         tl.atomic_add(kept, -tl.sum(dropped).to(tl.int64))

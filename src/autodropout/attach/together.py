@@ -1,0 +1,51 @@
+"""Masks of many sites, made at once before the forward pass that uses them.
+
+A mask is a function of a seed and not of what it masks, so all of a step can be made at its beginning: those of one map
+size in the launches of a single one. That is for small networks on a large GPU, where a launch costs as much as the
+mask. `Attachment.draw_together()` arranges it; what the sites get are the masks that they would have drawn themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autodropout.layers.drop import Drop, Ready
+from autodropout.patterns.bits import conv_bits_together
+from autodropout.patterns.draws import stream
+
+
+@dataclass
+class Together:
+    """Live drops of one map size, their tokens and rates in one tensor each."""
+
+    drops: Sequence[Drop]
+    channels: list[int]
+    size: tuple[int, int]  # of the map
+    tokens: Tensor  # (S, 9)
+    rates: Tensor  # (S,)
+    sites: Tensor  # (S, 2): channels and stream
+
+    @classmethod
+    def of(cls, drops: Sequence[Drop], channels: list[int], size: tuple[int, int], device: torch.device) -> "Together":
+        """Gathers what the drops say; from then on their tokens and rates are views."""
+        tokens = torch.stack([drop.tokens for drop in drops]).to(device)
+        rates = torch.stack([drop.rate for drop in drops]).to(device)
+        for number, drop in enumerate(drops):
+            drop.tokens, drop.rate = tokens[number], rates[number]
+        rows = [[count, stream(drop.site)] for drop, count in zip(drops, channels, strict=True)]
+        return cls(drops, channels, size, tokens, rates, torch.tensor(rows, dtype=torch.int64, device=device))
+
+    def draw(self, samples: int, channels_last: bool) -> None:
+        """Make the masks of the forward pass to come, of so many samples."""
+        noise = self.drops[0].noise
+        assert noise is not None, "drawn together, masks are a function of `draw_from`'s tensor"
+        arguments = (noise, samples, self.channels, list(self.size), channels_last)
+        bits, kept = conv_bits_together(self.tokens, self.rates, self.sites, *arguments)
+        unit_bytes = (self.size[0] * self.size[1] + 7) // 8
+        lengths = [samples * count * unit_bytes for count in self.channels]
+        for number, (drop, count, own) in enumerate(zip(self.drops, self.channels, bits.split(lengths), strict=True)):
+            layout = (samples, unit_bytes, count) if channels_last else (samples, count, unit_bytes)
+            shape = (samples, count, *self.size)
+            drop.ready = Ready(shape, channels_last, own.view(layout), kept[number])
