@@ -98,6 +98,8 @@ class Slot:
                 self.on = attach(self.model, shared.nothing, rate=0.0, example=example, live=True)
             self._mix = training.mixing(self.model, example)
             self._noise = Noise(self.model, 0, where)
+            if self.on is not None:
+                self.on.draw_together()
             self._lr = torch.zeros((), device=where)
             self._optimizer = training.optimizer.over(self.model, self._lr)
             self._average = None if training.average is None else MovingAverage(self.model, training.average)

@@ -19,10 +19,13 @@
    the last crowd is kept.
 5. Only rewards come back: `fit` is for a model to keep or to be tested.
 
-What bounds a step, for each child of the paper's size (16 x 380, 16 x 70 words, memory 70, 10,000 words): 210 GFLOP in
-matrices; 0.8 GB of Adam (`stacked.py`), and about 2 GB of activations and probabilities, their masks an eighth of a
-byte a value. Of the small size (4 x 256, inner 1024): 40 GFLOP, 0.18 GB of Adam, 0.16 GB of logits, which are written
-once and read six times in 2 bytes, and about 0.4 GB of the rest.
+What bounds a step, of each child. Counted: operations of the matrix products, bytes of Adam (`stacked.py`) and of the
+logits, which are written once and read six times in 2 bytes. Estimated: all other bytes, of activations and
+probabilities in 2 or 4 bytes and of masks in an eighth.
+
+                                            GFLOP      Adam    logits    the rest
+    paper's size (16 x 380, memory 70)        210    0.8 GB    0.2 GB        2 GB
+    4 x 256, inner 1024, no memory             37    0.2 GB    0.2 GB      0.4 GB
 """
 
 import gc
@@ -153,8 +156,8 @@ class Crowd:
             initialize(template.items(), generator.manual_seed(seed))  # as `fit` does it, to the bit
             self.stack.put(number, template.items())
         self._adam.reset()
-        for state in (self._step, self._memory, self._sums):
-            state.zero_()
+        for state in (*self.stack.averages.values(), self._step, self._memory, self._sums):
+            state.zero_()  # the averages too: what was there may not be finite, and would never go away
 
     def fit(
         self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], reports: Sequence[Report] | None
