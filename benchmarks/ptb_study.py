@@ -26,7 +26,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,10 +66,16 @@ def tiny(steps: int) -> LanguageTraining:
     return replace(training, size=replace(training.size, layers=2, width=128, heads=4, inner=512))
 
 
+def quarter(steps: int) -> LanguageTraining:
+    """With a quarter of the text: it overfits after as many words as the whole one does in four times more steps."""
+    return replace(ptb_small(steps), training_words=232_000)
+
+
 TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
     "small": small,
     "small-dropouts": small_with_dropouts,
     "tiny": tiny,
+    "quarter": quarter,
 }
 
 NONE: Tokens = (0,) * len(SPACE.tokens)
@@ -147,7 +153,7 @@ class Piece:
 
         known = self.journal.keys
         missing = [child for child in children if key(child) not in known]
-        for job in _jobs(missing, self.together):
+        for job in (missing[first : first + self.together] for first in range(0, len(missing), self.together)):
             self._refuse_to_start_late(name, training.steps)
             entries = _trained(phase, name, training, job, self.run, test)
             self.journal.add(entries)
@@ -165,38 +171,24 @@ class Piece:
             sys.exit(PAUSED)
 
 
-def _jobs(children: Sequence[Child], together: int) -> Iterator[list[Child]]:
-    """Children of one rate, at most so many; the largest jobs first, since they make the slots that others use."""
-    by_rate: dict[float, list[Child]] = {}
-    for child in children:
-        by_rate.setdefault(child.rate, []).append(child)
-    for same in sorted(by_rate.values(), key=len, reverse=True):
-        for start in range(0, len(same), together):
-            yield same[start : start + together]
-
-
 def _trained(
     phase: str, name: str, training: LanguageTraining, job: Sequence[Child], run: Run, test: bool
 ) -> list[Entry]:
-    """All of a job at once; one after another where the test text is to be read, since a crowd gives rewards alone."""
+    """All of a job at once. A test score is that of the weights which read the validation text best."""
     policies: list[Policy] = [SPACE.decode(child.tokens) for child in job]
-    curves: list[list[tuple[int, float]]] = [[] for _ in job]
-    reports = [partial(_report, curve) for curve in curves]
-    tests: list[float | None] = [None] * len(job)
+    curves, test_curves = ([[] for _ in job] for _ in range(2))
+    reports, test_reports = ([partial(_report, curve) for curve in some] for some in (curves, test_curves))
+    rates, seeds = [child.rate for child in job], [child.seed for child in job]
     start = time.perf_counter()
-    if test:
-        rewards = []
-        for place, (child, policy) in enumerate(zip(job, policies, strict=True)):
-            how = replace(run, test=True, report=reports[place])
-            scores = training.fit(policy, child.rate, child.seed, how)
-            rewards.append(scores.reward)
-            tests[place] = REWARD / scores.metrics["test_perplexity"]
-    else:
-        rewards = training.fit_many(policies, job[0].rate, [child.seed for child in job], run, reports)
+    rewards = training.fit_many(policies, rates, seeds, run, reports, test_reports if test else None)
     seconds = (time.perf_counter() - start) / len(job)
     found = []
-    for child, curve, reward, tested in zip(job, curves, rewards, tests, strict=True):
+    for child, curve, test_curve, reward in zip(job, curves, test_curves, rewards, strict=True):
         diverged = reward != reward
+        tested = None
+        if test and not diverged:
+            best = max(range(len(curve)), key=lambda place: curve[place][1])  # the first, where several are equal
+            tested = test_curve[best][1]
         trial = TableTrial(
             phase=phase,
             method=child.method,
@@ -209,7 +201,7 @@ def _trained(
             value=None if diverged else reward,
             curve=tuple(curve),
             seconds=seconds,
-            together=1 if test else len(job),
+            together=len(job),
             failure="diverged" if diverged else None,
             log_prob=child.log_prob,
             version=child.version,

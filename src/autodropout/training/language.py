@@ -74,6 +74,7 @@ class LanguageTraining:
     evaluation_batch: int  # rows
     evaluation_memory: int  # words
     evaluation_words: int | None = None  # of the validation and test texts only so many, from their beginning
+    training_words: int | None = None  # of the training text, likewise
     data: Path | None = None  # the folder of datasets
 
     def __post_init__(self) -> None:
@@ -182,26 +183,28 @@ class LanguageTraining:
     def fit_many(
         self,
         policies: Sequence[Policy | None],
-        rate: float,
+        rate: float | Sequence[float],
         seeds: Sequence[int],
         run: Run = Run(),  # noqa: B008 (frozen)
         reports: Sequence[Report] | None = None,
+        test_reports: Sequence[Report] | None = None,
     ) -> list[float]:
         """Train several models at once on one device, each as `fit` would alone (`language_crowd.py`).
 
         Args:
             policies: one for each model.
-            rate: at which all of them drop.
+            rate: at which all of them drop, or one for each.
             seeds: one for each model.
             run: where, and at which precision; nothing is written.
             reports: one for each model, called with its reward. What one raises ends its model alone.
+            test_reports: the same with the reward on the test text, for a final table; nothing is chosen by it here.
 
         Returns:
             The rewards; nan for a model that diverged or was ended by its report.
         """
         from autodropout.training.language_crowd import fit_many
 
-        return fit_many(self, policies, rate, seeds, run, reports)
+        return fit_many(self, policies, rate, seeds, run, reports, test_reports)
 
     def schedule(self) -> Schedule:
         """The learning rate over the steps, as a factor of `lr`."""
@@ -224,7 +227,7 @@ class LanguageTraining:
             raise ValueError(
                 f"{self.corpus} has {len(text.vocabulary):,} different words there, the model knows {self.vocabulary:,}"
             )
-        return text
+        return replace(text, train=text.train[: self.training_words])
 
     def pages(self, words: Tensor, name: str) -> Pages:
         """A text to be judged by, (T,)."""

@@ -55,17 +55,21 @@ from autodropout.training.streams import Streams
 
 log = logging.getLogger("autodropout")
 
+LONGEST = 2**15
+"""Steps that a crowd has room for, even where its first training is shorter."""
+
 
 def fit_many(
     training: LanguageTraining,
     policies: Sequence[Policy | None],
-    rate: float,
+    rate: float | Sequence[float],
     seeds: Sequence[int],
     run: Run,
     reports: Sequence[Report] | None,
+    test_reports: Sequence[Report] | None,
 ) -> list[float]:
     """See `LanguageTraining.fit_many`."""
-    _check(policies, rate, seeds, run, reports)
+    _check(policies, rate, seeds, run, (reports, test_reports))
     if not policies:
         return []
     dropping = any(policy is not None for policy in policies)
@@ -73,7 +77,7 @@ def fit_many(
         with run.settings():
             crowd = warm_crowd(training, run, len(policies), dropping=dropping)
             with crowd.lane.active():
-                return crowd.fit(policies, rate, seeds, reports)
+                return crowd.fit(policies, rate, seeds, reports, test_reports)
     except BaseException:
         _warm.clear()  # whatever went wrong, it may have left the crowd half made
         raise
@@ -97,7 +101,10 @@ class Crowd:
         self.lane = Lane(where)
         with self.lane.active():
             self._streams = Streams(text.train.to(where), training.batch, training.segment)
-            self._pages = training.pages(text.validation, "the validation text").to(where)
+            self._pages = {
+                "validation": training.pages(text.validation, "the validation text").to(where),
+                "test": training.pages(text.test, "the test text").to(where),
+            }
             model = training.build().to(where)
             sites: list[Drop] = []
             self._roles: list[str] = []
@@ -120,9 +127,10 @@ class Crowd:
                 self._nats = torch.compile(self._nats, dynamic=False)
             self._adam = StackedAdam(self.stack, training.clip, compiles=compiles)
 
-            factors = training.schedule()
-            rates = [training.lr * factors(step) for step in range(training.steps)]
-            self._lr = torch.tensor(rates, dtype=torch.float64, device=where)  # (steps,)
+            # What a training's length changes lies in these two, so that one crowd serves trainings of any length.
+            self.longest = max(training.steps, LONGEST)
+            self._lr = torch.zeros(self.longest, dtype=torch.float64, device=where)
+            self._averages_from = torch.zeros((), dtype=torch.int64, device=where)
             self._step = torch.zeros(1, dtype=torch.int64, device=where)  # how many are done
             self._seeds = torch.zeros(children, dtype=torch.int64, device=where)
             shape = (len(sites), children, len(SequencePattern.tokens))
@@ -135,12 +143,16 @@ class Crowd:
             self._page = torch.zeros(1, dtype=torch.int64, device=where)  # how many are read
             self._total = torch.zeros(children, dtype=torch.float64, device=where)  # nats
             self._remembered: dict[int, Tensor] = {}  # by its length
-            self._readers: dict[tuple[bool, int], Work] = {}
+            self._readers: dict[tuple[str, bool, int], Work] = {}
             self.train_step = self.lane.capture(self._train)
             self.average = self.lane.capture(self._average)
 
-    def begin(self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int]) -> None:
+    def begin(self, policies: Sequence[Policy | None], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the first slots, before their first step; what was there is gone."""
+        training, factors = self.training, self.training.schedule()
+        schedule = [training.lr * factors(step) for step in range(training.steps)]
+        self._lr[: training.steps].copy_(torch.tensor(schedule, dtype=torch.float64))
+        self._averages_from.fill_(training.averages_from)
         idle = self.children - len(policies)
         if self._roles:
             nothing = SequencePattern.decode((0,) * len(SequencePattern.tokens))
@@ -148,7 +160,7 @@ class Crowd:
             chosen += [{}] * idle
             tokens = [[sequence_tokens(sites.get(role, nothing)) for sites in chosen] for role in self._roles]
             self._tokens.copy_(torch.tensor(tokens))
-        self._rates.fill_(rate)
+        self._rates[:, : len(policies)] = torch.as_tensor(rate, dtype=torch.float32)  # one for all, or one for each
         seeds = [*seeds, *range(idle)]
         self._seeds.copy_(torch.tensor(seeds))
         generator, template = torch.Generator(self.run.where), dict(self._model.objective.named_parameters())
@@ -160,7 +172,12 @@ class Crowd:
             state.zero_()  # the averages too: what was there may not be finite, and would never go away
 
     def fit(
-        self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], reports: Sequence[Report] | None
+        self,
+        policies: Sequence[Policy | None],
+        rate: float | Sequence[float],
+        seeds: Sequence[int],
+        reports: Sequence[Report] | None,
+        test_reports: Sequence[Report] | None = None,
     ) -> list[float]:
         """Train them to the end, or until all have ended: their rewards, nan for those that have."""
         training = self.training
@@ -177,6 +194,10 @@ class Crowd:
                 continue
             rewards, means = self.rewards(averaged=averaged), self._means(step - judged)
             judged = step
+            if test_reports is not None:
+                tested = self.rewards(averaged=averaged, text="test")
+                for child in sorted(running):
+                    test_reports[child](step, tested[child])
             for child in sorted(running):
                 best[child] = max(best[child], rewards[child])
                 numbers = (rewards[child], *means[child])
@@ -187,33 +208,34 @@ class Crowd:
                 break
         return [best[child] if child in running else math.nan for child in range(len(policies))]
 
-    def rewards(self, *, averaged: bool) -> list[float]:
-        """80 over the perplexity of every slot on the validation text, nan where that is not finite."""
-        return [REWARD * math.exp(-nats) if math.isfinite(nats) else math.nan for nats in self.nats(averaged=averaged)]
+    def rewards(self, *, averaged: bool, text: str = "validation") -> list[float]:
+        """80 over the perplexity of every slot on a text, nan where that is not finite."""
+        found = self.nats(averaged=averaged, text=text)
+        return [REWARD * math.exp(-nats) if math.isfinite(nats) else math.nan for nats in found]
 
-    def nats(self, *, averaged: bool) -> list[float]:
+    def nats(self, *, averaged: bool, text: str = "validation") -> list[float]:
         """What `log_loss` says of each slot; by the averaged weights, or those of the last step."""
-        readers = self._readers_of_pages(averaged)
+        readers = self._readers_of_pages(averaged, text)
         for state in (self._page, self._total):
             state.zero_()
         for read in readers:
             read()
-        nats: list[float] = (self._total / self._pages.predicted).tolist()
+        nats: list[float] = (self._total / self._pages[text].predicted).tolist()
         return nats
 
-    def _readers_of_pages(self, averaged: bool) -> list[Work]:
+    def _readers_of_pages(self, averaged: bool, text: str) -> list[Work]:
         """For each page what reads it. They differ in how much is remembered: nothing at first, as when alone."""
-        training, (segments, rows, segment) = self.training, self._pages.tokens.shape
+        training, (segments, rows, segment) = self.training, self._pages[text].tokens.shape
         lengths = [min(page * segment, training.evaluation_memory) for page in range(segments + 1)]
         for length in lengths:
             if length not in self._remembered:
                 shape = (self.children, training.size.layers, rows, length, training.size.width)
                 self._remembered[length] = torch.zeros(shape, device=self.run.where)
         for before, after in pairwise(lengths):
-            if (averaged, before) not in self._readers:
-                read = self.lane.capture(partial(self._read, averaged, before, after))
-                self._readers[averaged, before] = read
-        return [self._readers[averaged, before] for before in lengths[:-1]]
+            if (text, averaged, before) not in self._readers:
+                read = self.lane.capture(partial(self._read, text, averaged, before, after))
+                self._readers[text, averaged, before] = read
+        return [self._readers[text, averaged, before] for before in lengths[:-1]]
 
     def _train(self) -> None:
         """One step of all children. All of it is captured."""
@@ -234,14 +256,15 @@ class Crowd:
 
     def _average(self) -> None:
         """After a step of the last fifth. All of it is captured."""
-        self.stack.average((self._step - 1 - self.training.averages_from).squeeze())
+        self.stack.average((self._step - 1 - self._averages_from).squeeze())
 
     @torch.no_grad()
-    def _read(self, averaged: bool, before: int, after: int) -> None:
+    def _read(self, text: str, averaged: bool, before: int, after: int) -> None:
         """The next page, with so many words remembered before and after it. All of it is captured."""
         self._model.page.eval()
-        page = self._page.clamp(max=len(self._pages.tokens) - 1)
-        words, targets = at(self._pages.tokens, page), at(self._pages.targets, page)  # (rows, T), (rows, T)
+        pages = self._pages[text]
+        page = self._page.clamp(max=len(pages.tokens) - 1)
+        words, targets = at(pages.tokens, page), at(pages.targets, page)  # (rows, T), (rows, T)
         weights = self.stack.averages if averaged else self.stack.weights
         with self.run.autocast():
             nats, remembered = self._nats(weights, self._remembered[before], words, targets)
@@ -260,13 +283,14 @@ _warm: dict[tuple[LanguageTraining, Run, bool], Crowd] = {}
 
 
 def warm_crowd(training: LanguageTraining, run: Run, children: int, *, dropping: bool) -> Crowd:
-    """The crowd of the last call, where it was the same and had slots enough; else a new one in its place."""
-    key = (training, replace(run, report=None), dropping)
-    if key not in _warm or _warm[key].children < children:
+    """The crowd of the last call, where it was the same, but for the length, and had room; else a new one."""
+    key = (replace(training, steps=1, evaluate_every=1), replace(run, report=None), dropping)
+    if key not in _warm or _warm[key].children < children or _warm[key].longest < training.steps:
         _warm.clear()
         gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle
         torch.compiler.reset()  # of what was compiled for the last crowd nothing fits the next
         _warm[key] = Crowd(training, run, children, dropping=dropping)
+    _warm[key].training = training
     return _warm[key]
 
 
@@ -283,13 +307,17 @@ def _goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: fl
 
 
 def _check(
-    policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run, reports: Sequence[Report] | None
+    policies: Sequence[Policy | None],
+    rate: float | Sequence[float],
+    seeds: Sequence[int],
+    run: Run,
+    reports: tuple[Sequence[Report] | None, Sequence[Report] | None],
 ) -> None:
-    if len(seeds) != len(policies) or (reports is not None and len(reports) != len(policies)):
-        counts = f"{len(policies)} policies, {len(seeds)} seeds"
-        raise ValueError(f"each child has a policy, a seed and a report, got {counts}, {len(reports or ())} reports")
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must lie in [0, 1], got {rate}")
+    for some in reports:
+        if len(seeds) != len(policies) or (some is not None and len(some) != len(policies)):
+            counts = f"{len(policies)} policies, {len(seeds)} seeds, {len(some or ())} reports"
+            raise ValueError(f"each child has a policy, a seed and a report, got {counts}")
+    _check_rate(rate, len(policies))
     for policy in policies:
         if policy is not None and not isinstance(policy, TransformerPolicy):
             raise ValueError(f"a language model is trained under policies for Transformers, got {policy!r:.80}")
@@ -298,3 +326,12 @@ def _check(
             raise ValueError(f"a crowd of children has no {name}: only its rewards come back")
     if world().size > 1:
         raise ValueError(f"a crowd of children is one process's, here are {world().size} ranks")
+
+
+def _check_rate(rate: float | Sequence[float], children: int) -> None:
+    rates = [rate] * children if isinstance(rate, float | int) else rate
+    if len(rates) != children:
+        raise ValueError(f"there is a rate for all children or one for each, got {len(rates)} for {children}")
+    for one in rates:
+        if not 0.0 <= one <= 1.0:
+            raise ValueError(f"rate must lie in [0, 1], got {one}")
