@@ -187,7 +187,10 @@ def conv_dropped(bits: Tensor, shape: Sequence[int], channels_last: bool) -> Ten
     cells = height * width
     if channels_last:
         flags = _bit(bits.unsqueeze(2), torch.arange(8, dtype=torch.uint8, device=bits.device)[:, None])
-        return flags.reshape(n, -1, c)[:, :cells].reshape(n, height, width, c).permute(0, 3, 1, 2)
+        mask = flags.reshape(n, -1, c)[:, :cells].reshape(n, height, width, c).permute(0, 3, 1, 2)
+        # What is masked takes its layout from here, and a map of one byte would come out as (N, C, H, W). Compiled code
+        # knows its layouts.
+        return mask if torch.compiler.is_compiling() else mask.contiguous(memory_format=torch.channels_last)
     return sequence_dropped(bits, cells).reshape(n, c, height, width)
 
 

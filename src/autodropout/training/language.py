@@ -227,7 +227,7 @@ class LanguageTraining:
             raise ValueError(
                 f"{self.corpus} has {len(text.vocabulary):,} different words there, the model knows {self.vocabulary:,}"
             )
-        return replace(text, train=text.train[: self.training_words])
+        return text if self.training_words is None else replace(text, train=text.train[: self.training_words])
 
     def pages(self, words: Tensor, name: str) -> Pages:
         """A text to be judged by, (T,)."""
