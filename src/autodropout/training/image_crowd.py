@@ -22,7 +22,6 @@ worth their memory, is what `benchmarks/crowd.py` measures. On the CPU the slots
 """
 
 import gc
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,13 +30,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from autodropout.spaces import Policy
+from autodropout.training.children import check_crowd, goes_on
 from autodropout.training.image_slot import LEAD, Slot, shared_by
 from autodropout.training.run import Report, Run
 
 if TYPE_CHECKING:
     from autodropout.training.images import ImageTraining
-
-log = logging.getLogger("autodropout")
 
 
 def fit_many(
@@ -49,9 +47,7 @@ def fit_many(
     reports: Sequence[Report] | None,
 ) -> list[float]:
     """See `ImageTraining.fit_many`."""
-    if len(seeds) != len(policies) or (reports is not None and len(reports) != len(policies)):
-        counts = f"{len(policies)} policies, {len(seeds)} seeds"
-        raise ValueError(f"each child has a policy, a seed and a report, got {counts}, {len(reports or ())} reports")
+    check_crowd(policies, seeds, run, reports)
     if not policies:
         return []
     crowd = warm_crowd(training, run, dropping=any(policy is not None for policy in policies))
@@ -72,7 +68,8 @@ class Crowd:
     """
 
     def __init__(self, training: "ImageTraining", run: Run, *, dropping: bool = True) -> None:
-        _check(training, run)
+        if training.fixres is not None:
+            raise ValueError("FixRes trains one network at a time: use fit, or a training without it")
         self.training, self.run = training, run
         self.slots: list[Slot] = []
         self.active: list[Slot] = []  # those whose children are under way
@@ -132,7 +129,7 @@ class Crowd:
                 self.advance(min(every, self.training.steps - self.step))
                 for slot, reward in zip(tuple(self.active), self.judge(), strict=True):
                     child = number[id(slot)]
-                    if not math.isfinite(reward) or not _goes_on(reports, child, self.step, reward):
+                    if not math.isfinite(reward) or not goes_on(reports, child, self.step, reward):
                         self.active.remove(slot)
                     elif self.step == self.training.steps:
                         rewards[child] = reward
@@ -150,23 +147,3 @@ def warm_crowd(training: "ImageTraining", run: Run, *, dropping: bool) -> Crowd:
         gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle
         _warm[key] = Crowd(training, run, dropping=dropping)
     return _warm[key]
-
-
-def _goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: float) -> bool:
-    """Report; False where the report ends the child."""
-    if reports is None:
-        return True
-    try:
-        reports[child](step, reward)
-    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
-        log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
-        return False
-    return True
-
-
-def _check(training: "ImageTraining", run: Run) -> None:
-    if training.fixres is not None:
-        raise ValueError("FixRes trains one network at a time: use fit, or a training without it")
-    for name in ("folder", "test", "tensorboard", "show"):
-        if getattr(run, name):
-            raise ValueError(f"a crowd of children has no {name}: only its rewards come back")

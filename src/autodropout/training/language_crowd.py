@@ -29,7 +29,6 @@ probabilities in 2 or 4 bytes and of masks in an eighth.
 """
 
 import gc
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,7 +43,7 @@ from autodropout.layers import Drop
 from autodropout.models.transformer_xl import initialize
 from autodropout.patterns.bits import sequence_tokens
 from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
-from autodropout.training.distributed import world
+from autodropout.training.children import check_crowd, goes_on
 from autodropout.training.graphed import Lane, Work, at
 from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, Objective, example_for
 from autodropout.training.noise import noise_at
@@ -52,8 +51,6 @@ from autodropout.training.run import Report, Run
 from autodropout.training.stacked import Stack, StackedAdam
 from autodropout.training.stacked_language import StackedLanguage, cross_entropy
 from autodropout.training.streams import Streams
-
-log = logging.getLogger("autodropout")
 
 LONGEST = 2**15
 """Steps that a crowd has room for, even where its first training is shorter."""
@@ -69,7 +66,11 @@ def fit_many(
     test_reports: Sequence[Report] | None,
 ) -> list[float]:
     """See `LanguageTraining.fit_many`."""
-    _check(policies, rate, seeds, run, (reports, test_reports))
+    check_crowd(policies, seeds, run, reports, test_reports)
+    _check_rate(rate, len(policies))
+    for policy in policies:
+        if policy is not None and not isinstance(policy, TransformerPolicy):
+            raise ValueError(f"a language model is trained under policies for Transformers, got {policy!r:.80}")
     if not policies:
         return []
     dropping = any(policy is not None for policy in policies)
@@ -201,8 +202,8 @@ class Crowd:
             for child in sorted(running):
                 best[child] = max(best[child], rewards[child])
                 numbers = (rewards[child], *means[child])
-                goes_on = all(map(math.isfinite, numbers)) and _goes_on(reports, child, step, rewards[child])
-                if not goes_on or means[child][2] > MOST_LEFT_OUT:
+                alive = all(map(math.isfinite, numbers)) and goes_on(reports, child, step, rewards[child])
+                if not alive or means[child][2] > MOST_LEFT_OUT:
                     running.remove(child)
             if not running:
                 break
@@ -292,40 +293,6 @@ def warm_crowd(training: LanguageTraining, run: Run, children: int, *, dropping:
         _warm[key] = Crowd(training, run, children, dropping=dropping)
     _warm[key].training = training
     return _warm[key]
-
-
-def _goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: float) -> bool:
-    """Report; False where the report ends the child."""
-    if reports is None:
-        return True
-    try:
-        reports[child](step, reward)
-    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
-        log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
-        return False
-    return True
-
-
-def _check(
-    policies: Sequence[Policy | None],
-    rate: float | Sequence[float],
-    seeds: Sequence[int],
-    run: Run,
-    reports: tuple[Sequence[Report] | None, Sequence[Report] | None],
-) -> None:
-    for some in reports:
-        if len(seeds) != len(policies) or (some is not None and len(some) != len(policies)):
-            counts = f"{len(policies)} policies, {len(seeds)} seeds, {len(some or ())} reports"
-            raise ValueError(f"each child has a policy, a seed and a report, got {counts}")
-    _check_rate(rate, len(policies))
-    for policy in policies:
-        if policy is not None and not isinstance(policy, TransformerPolicy):
-            raise ValueError(f"a language model is trained under policies for Transformers, got {policy!r:.80}")
-    for name in ("folder", "test", "tensorboard", "show"):
-        if getattr(run, name):
-            raise ValueError(f"a crowd of children has no {name}: only its rewards come back")
-    if world().size > 1:
-        raise ValueError(f"a crowd of children is one process's, here are {world().size} ranks")
 
 
 def _check_rate(rate: float | Sequence[float], children: int) -> None:

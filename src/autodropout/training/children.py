@@ -1,0 +1,39 @@
+"""What crowds of every kind ask of a call, and how a child's report ends that child and nobody else."""
+
+import logging
+from collections.abc import Sequence
+
+from autodropout.spaces import Policy
+from autodropout.training.distributed import world
+from autodropout.training.run import Report, Run
+
+log = logging.getLogger("autodropout")
+
+
+def check_crowd(
+    policies: Sequence[Policy | None], seeds: Sequence[int], run: Run, *reports: Sequence[Report] | None
+) -> None:
+    """Raises:
+    ValueError: there are not as many of each, or `run` asks for what a crowd does not have.
+    """
+    for some in reports:
+        if len(seeds) != len(policies) or (some is not None and len(some) != len(policies)):
+            counts = f"{len(policies)} policies, {len(seeds)} seeds, {len(some or ())} reports"
+            raise ValueError(f"each child has a policy, a seed and a report, got {counts}")
+    for name in ("folder", "test", "tensorboard", "show"):
+        if getattr(run, name):
+            raise ValueError(f"a crowd of children has no {name}: only its rewards come back")
+    if world().size > 1:
+        raise ValueError(f"a crowd of children is one process's, here are {world().size} ranks")
+
+
+def goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: float) -> bool:
+    """Report; False where the report ends the child."""
+    if reports is None:
+        return True
+    try:
+        reports[child](step, reward)
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
+        log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
+        return False
+    return True
