@@ -285,3 +285,12 @@ def test_the_shell_completes(storage: str, tmp_path: Path, monkeypatch: pytest.M
     assert completed("autodropout best ") == []
     shutil.copy(storage.removeprefix("sqlite:///"), "autodropout.db")  # where studies are unless said otherwise
     assert completed("autodropout best ") == ["small"]
+
+
+def test_a_search_looks_for_data_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTODROPOUT_DATA", "elsewhere")  # set back in the end
+    monkeypatch.chdir(tmp_path)
+    result = run("search", "ptb", "--workers", "1", "--storage", "sqlite:///s.db", "--data", "there")
+    assert result.exit_code == 1
+    assert "there/ptb" in result.stderr
+    assert "elsewhere" not in result.stderr

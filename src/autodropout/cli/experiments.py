@@ -33,7 +33,7 @@ from autodropout.cli.options import (
     Tensorboard,
     Test,
 )
-from autodropout.cli.shell import print_json
+from autodropout.cli.shell import look_for_data, print_json
 
 if TYPE_CHECKING:
     from autodropout.recipes import Recipe
@@ -61,8 +61,7 @@ class _Place:
 
         if self.device is not None and self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"--device {self.device}: torch {torch.__version__} finds no GPU here")
-        if self.data is not None:
-            os.environ["AUTODROPOUT_DATA"] = str(self.data)  # where loaders look, in other processes too
+        look_for_data(self.data)
         return Run(
             folder=self.out,
             device=self.device,

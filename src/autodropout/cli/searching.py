@@ -17,6 +17,7 @@ from autodropout.cli.options import (
     AsJson,
     Capacity,
     Cpus,
+    DataFolder,
     Deadline,
     EngineName,
     Gpus,
@@ -28,7 +29,7 @@ from autodropout.cli.options import (
     Trials,
     Workers,
 )
-from autodropout.cli.shell import print_json
+from autodropout.cli.shell import look_for_data, print_json
 
 if TYPE_CHECKING:
     from autodropout.cli.plan import Plan
@@ -53,6 +54,7 @@ def search(
         int | None, typer.Option(min=0, metavar="N", help="Of the study: all others follow from it; 0 in a new one.")
     ] = None,
     out: OutFolder = None,
+    data: DataFolder = None,
     deadline: Deadline = None,
     early_stopping: Annotated[
         bool | None,
@@ -85,6 +87,7 @@ def search(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import existing
 
+    look_for_data(data)
     chosen, name = recipes.get(recipe), name or recipe
     begun = existing(name, storage)
     if begun is None:
@@ -124,6 +127,7 @@ def resume(
     gpus: Gpus = None,
     deadline: Deadline = None,
     out: OutFolder = None,
+    data: DataFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that `search` began.
@@ -138,6 +142,7 @@ def resume(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import opened
 
+    look_for_data(data)
     with opened(study, storage) as found:
         info, url = found.reader.info, found.url
     changes = {

@@ -1,9 +1,11 @@
 """What every command shares: how errors and Ctrl-C end it, which names an option takes, what may be shown."""
 
 import json
+import os
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -64,3 +66,9 @@ def one_of(names: Callable[[], tuple[str, ...]]) -> Callable[[str | None], str |
 
 def print_json(data: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=2))
+
+
+def look_for_data(folder: Path | None) -> None:
+    """Where loaders look for datasets, in processes begun from now on too; None: as it was."""
+    if folder is not None:
+        os.environ["AUTODROPOUT_DATA"] = str(folder)
