@@ -117,9 +117,10 @@ class Drop:
             return h
         if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
             self.rate, self.tokens = self.rate.to(h.device), self.tokens.to(h.device)
-        ready, self.ready = self.ready, None
-        if ready is not None and isinstance(rule, PatternRule) and ready.fits(h):
-            return rule.put(h, ready.bits, ready.kept)
+        if self.ready is not None:
+            ready, self.ready = self.ready, None
+            if isinstance(rule, PatternRule) and ready.fits(h):
+                return rule.put(h, ready.bits, ready.kept)
         seed = fresh(h.device) if self.noise is None else self.noise
         if isinstance(rule, PatternRule) and (self.live or on_gpu(h)):
             return rule.packed(h, self.tokens, self.rate, seed, stream(self.site))
