@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,9 @@ def serve(tasks: Mapping[str, Callable[..., None]]) -> None:
             _, status = os.waitpid(order["wait"], 0)
             print(os.waitstatus_to_exitcode(status), flush=True)
             continue
-        pid = os.fork()
+        with warnings.catch_warnings():  # since Python 3.12 of other threads, which no child needs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             os._exit(_run(tasks, order))
         print(pid, flush=True)
