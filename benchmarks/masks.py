@@ -15,6 +15,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from augment import captured
 from autodropout.layers import ConvRule, DropLayer, PatternRule, SequenceRule
 from autodropout.patterns.kernels import apply, conv, sequence
 from autodropout.spaces import ConvPattern, SequencePattern
@@ -67,24 +68,6 @@ def layers(shape: tuple[int, ...]) -> dict[str, nn.Module]:
         "x * 1.25": Scale(), "nn.Dropout": nn.Dropout(RATE), **peers,
         **{f"ours: {name}": DropLayer(rule, RATE) for name, rule in ours.items()},
     }  # fmt: skip
-
-
-def captured(work: Callable[[], Any]) -> Callable[[], None]:
-    """The work as a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = work()
-
-    def replay(kept: Any = kept) -> None:
-        graph.replay()
-
-    return replay
 
 
 def timed(work: Callable[[], None], replays: int) -> float:

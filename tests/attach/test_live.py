@@ -98,6 +98,8 @@ def test_refusals() -> None:
     on = ad.attach(model, space.sample(seed=0), rate=0.1, example=MAPS, live=True)
     with pytest.raises(ValueError, match="this is a convnet, and the policy is for a transformer"):
         on.set_policy(ad.space(encoder(), SEQUENCES).sample(seed=0))
+    with pytest.raises(ValueError, match="after draw_from"):
+        on.draw_together()
     with pytest.raises(ValueError, match="the policy has 4 groups"):
         on.set_policy(ad.space(torchvision.models.resnet18(), torch.randn(1, 3, 64, 64)).sample(seed=0))
     assert on.policy == space.sample(seed=0)

@@ -9,8 +9,7 @@ import pytest
 
 
 def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
-    triton = pytest.importorskip("triton", reason="Triton is not installed, as on systems other than Linux")
-    assert triton.__version__
+    pytest.importorskip("triton", reason="Triton is not installed, as on systems other than Linux")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compile_kernels.py")
     done = subprocess.run(

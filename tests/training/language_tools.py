@@ -1,10 +1,15 @@
-"""A small text in Penn Treebank's layout, and a training on it that takes a second."""
+"""A small text in Penn Treebank's layout, a training on it that takes a second, children alone and in a crowd."""
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import autodropout as ad
 from autodropout.models.transformer_xl import TransformerXLSize
+from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.training.language import LanguageTraining
+from autodropout.training.run import Run
 
 WORDS = [f"w{number}" for number in range(12)]
 VOCABULARY = len(WORDS) + 1  # and <eos>
@@ -52,3 +57,32 @@ def small(folder: Path, **changes) -> LanguageTraining:
         "data": folder,
     }
     return LanguageTraining(**settings | changes)
+
+
+def everywhere(size: int = 10, stride: int = 5, **shared: bool) -> Policy:
+    """One pattern at every site."""
+    pattern = ad.SequencePattern(**{"size": size, "stride": stride, "share_t": False, "share_c": False} | shared)
+    return ad.TransformerPolicy(sites=dict.fromkeys(TRANSFORMER_SITES, pattern))
+
+
+def curves_alone(
+    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run
+) -> list[list[float]]:
+    """What each reports, trained one after another."""
+    curves = []
+    for policy, seed in zip(policies, seeds, strict=True):
+        curve: list[float] = []
+        how.fit(policy, rate, seed, replace(run, report=lambda step, reward, curve=curve: curve.append(reward)))
+        curves.append(curve)
+    return curves
+
+
+def curves_together(
+    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run
+) -> list[list[float]]:
+    """What each reports, trained at once; the best of it is its reward."""
+    curves: list[list[float]] = [[] for _ in policies]
+    reports = [lambda step, reward, curve=curve: curve.append(reward) for curve in curves]
+    rewards = how.fit_many(policies, rate, seeds, run, reports)
+    assert rewards == [max(curve) for curve in curves]
+    return curves

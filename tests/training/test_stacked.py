@@ -1,14 +1,14 @@
 """Language models trained side by side: each is the child it would be alone, whatever becomes of the others."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from language_tools import SIZE, small, write_text
+from language_tools import SIZE, curves_alone, curves_together, everywhere, small, write_text
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional as F
@@ -17,10 +17,9 @@ import autodropout as ad
 from autodropout.models.transformer_xl import TransformerXL, initialize
 from autodropout.patterns import bernoulli
 from autodropout.recipes.language import RATE
-from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.training import language_crowd
 from autodropout.training.clipped_adam import ClippedAdam
-from autodropout.training.language import LanguageTraining, example_for, log_loss
+from autodropout.training.language import example_for, log_loss
 from autodropout.training.language_crowd import Crowd
 from autodropout.training.noise import Noise
 from autodropout.training.run import Run
@@ -41,33 +40,6 @@ def _cold() -> None:
     language_crowd._warm.clear()
 
 
-def everywhere(size: int = 10, stride: int = 5, **shared: bool) -> Policy:
-    """One pattern at every site."""
-    pattern = ad.SequencePattern(**{"size": size, "stride": stride, "share_t": False, "share_c": False} | shared)
-    return ad.TransformerPolicy(sites=dict.fromkeys(TRANSFORMER_SITES, pattern))
-
-
-def curves_alone(
-    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run = CPU
-) -> list[list[float]]:
-    curves = []
-    for policy, seed in zip(policies, seeds, strict=True):
-        curve: list[float] = []
-        how.fit(policy, rate, seed, replace(run, report=lambda step, reward, curve=curve: curve.append(reward)))
-        curves.append(curve)
-    return curves
-
-
-def curves_together(
-    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run = CPU
-) -> list[list[float]]:
-    curves: list[list[float]] = [[] for _ in policies]
-    reports = [lambda step, reward, curve=curve: curve.append(reward) for curve in curves]
-    rewards = how.fit_many(policies, rate, seeds, run, reports)
-    assert rewards == [max(curve) for curve in curves]
-    return curves
-
-
 # A child in a crowd is the child alone
 
 
@@ -78,10 +50,10 @@ def test_a_child_in_a_crowd_is_the_child_alone(folder: Path, rate: float, dropou
     how = small(folder, evaluate_every=2, size=SIZE if dropouts else QUIET)
     policies = [how.space().sample(seed=number) for number in range(3)]
     seeds = [5, 6, 5]
-    together = curves_together(how, policies, rate, seeds)
+    together = curves_together(how, policies, rate, seeds, CPU)
     assert [len(curve) for curve in together] == [10] * 3
     torch.testing.assert_close(
-        torch.tensor(together), torch.tensor(curves_alone(how, policies, rate, seeds)), rtol=2e-6, atol=0
+        torch.tensor(together), torch.tensor(curves_alone(how, policies, rate, seeds, CPU)), rtol=2e-6, atol=0
     )
     assert together[0] != together[1]
     assert (together[0] == together[2]) == (rate == 0.0), "policies are all that tells these two from each other"
@@ -99,7 +71,7 @@ def test_in_bfloat16(folder: Path) -> None:
 def test_memories_of_other_lengths(folder: Path, segment_memory: int, evaluation_memory: int) -> None:
     how = small(folder, steps=5, size=replace(SIZE, memory=segment_memory), evaluation_memory=evaluation_memory)
     policies, seeds = [everywhere(), None], [1, 2]
-    together, alone = (torch.tensor(f(how, policies, 0.2, seeds)) for f in (curves_together, curves_alone))
+    together, alone = (torch.tensor(f(how, policies, 0.2, seeds, CPU)) for f in (curves_together, curves_alone))
     torch.testing.assert_close(together, alone, rtol=2e-6, atol=0)
 
 

@@ -1,17 +1,14 @@
 """Language models side by side on a CUDA device: captured steps are eager ones, and a warm crowd stays as it is."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from language_tools import small, write_text
+from language_tools import curves_alone, curves_together, everywhere, small, write_text
 from torch._dynamo.utils import counters
 
-import autodropout as ad
 from autodropout.models.transformer_xl import TransformerXLSize
-from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.training import language_crowd
 from autodropout.training.language import LanguageTraining
 from autodropout.training.language_crowd import Crowd
@@ -42,31 +39,6 @@ def _cold() -> None:
 
 def training(folder: Path, **changes) -> LanguageTraining:
     return small(folder, **{"size": SIZE, "segment": 16, "evaluate_every": 2, "evaluation_memory": 16} | changes)
-
-
-def everywhere(**shared: bool) -> Policy:
-    pattern = ad.SequencePattern(**{"size": 10, "stride": 5, "share_t": False, "share_c": False} | shared)
-    return ad.TransformerPolicy(sites=dict.fromkeys(TRANSFORMER_SITES, pattern))
-
-
-def curves_alone(
-    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run
-) -> list[list[float]]:
-    """Eagerly, one after another."""
-    curves = []
-    for policy, seed in zip(policies, seeds, strict=True):
-        curve: list[float] = []
-        how.fit(policy, rate, seed, replace(run, report=lambda step, reward, curve=curve: curve.append(reward)))
-        curves.append(curve)
-    return curves
-
-
-def curves_together(
-    how: LanguageTraining, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int], run: Run
-) -> list[list[float]]:
-    curves: list[list[float]] = [[] for _ in policies]
-    how.fit_many(policies, rate, seeds, run, [lambda step, reward, c=curve: c.append(reward) for curve in curves])
-    return curves
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 1e-2)])

@@ -1,9 +1,10 @@
 """Which rule and which share of the rate each site gets: a policy or a baseline, laid over what discovery found."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from autodropout.attach.sites import Finding, Role, Site
-from autodropout.layers import Baseline, ConvRule, PatternRule, Rule, SequenceRule
+from autodropout.layers import Baseline, ConvRule, Rule, SequenceRule
 from autodropout.layers.baselines import BRANCH_END
 from autodropout.spaces import ConvPattern, ConvPolicy, Policy, SequencePattern, TransformerPolicy
 
@@ -19,21 +20,15 @@ def rules(policy: Policy | Baseline, finding: Finding) -> dict[str, Rule]:
     return _of_transformer_policy(policy, finding)
 
 
-def live_rules(policy: Policy, finding: Finding) -> dict[str, PatternRule]:
-    """A rule for every site, by its name: one that drops nothing where `rules` has none."""
-    chosen = rules(policy, finding)
-    result: dict[str, PatternRule] = {}
-    for site in finding.sites:
-        rule = chosen.get(site.name)
-        if isinstance(rule, PatternRule):
-            result[site.name] = rule
-        elif finding.kind == "convnet":
-            result[site.name] = ConvRule(
-                ConvPattern.decode((0,) * len(ConvPattern.tokens)), (site.shape[2], site.shape[3])
-            )
-        else:
-            result[site.name] = SequenceRule(SequencePattern.decode((0,) * len(SequencePattern.tokens)))
-    return result
+def at_every_site(chosen: Mapping[str, Rule], finding: Finding) -> dict[str, Rule]:
+    """A policy's rules and, for the sites that it leaves alone, rules that drop nothing."""
+
+    def nothing(site: Site) -> Rule:
+        if finding.kind == "convnet":
+            return ConvRule(ConvPattern.none(), (site.shape[2], site.shape[3]))
+        return SequenceRule(SequencePattern.none())
+
+    return {site.name: chosen.get(site.name) or nothing(site) for site in finding.sites}
 
 
 def shares(finding: Finding, depth: Depth) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from autodropout.attach.assign import Depth, group_sizes, live_rules, rules, shares
+from autodropout.attach.assign import Depth, at_every_site, group_sizes, rules, shares
 from autodropout.attach.convnet.find import find as find_convnet
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
@@ -98,10 +98,10 @@ class Attachment:
             raise ValueError(f"this is a {self.kind}, and the policy is for a {policy.kind}")
         finding = Finding(self.kind, tuple(bound.site for bound in self.sites), self.unreached)
         chosen = rules(policy, finding)
-        everywhere = live_rules(policy, finding)
+        acting = at_every_site(chosen, finding)
         for bound in self.sites:
-            assert bound.drop is not None
-            bound.drop.set_rule(everywhere[bound.name])
+            assert bound.drop is not None, "a live attachment has a drop at every site"
+            bound.drop.set_rule(acting[bound.name])
         self.sites = tuple(replace(bound, rule=chosen.get(bound.name)) for bound in self.sites)
         self.policy = policy
 
@@ -117,22 +117,20 @@ class Attachment:
     def draw_together(self) -> None:
         """Make the masks of a ConvNet before each forward pass, those of one map size at once (`together.py`).
 
-        For live attachments whose masks are drawn from a tensor. A pass over several inputs at once, or maps of another
-        size than the example's, still have their masks: sites draw what was not made for them.
+        A pass over maps of another size than the example's still has its masks: sites draw what was not made for them.
+
+        Raises:
+            ValueError: the attachment is not live, not a ConvNet's, or does not draw from a tensor (`draw_from`).
         """
-        assert self.live
-        assert self.kind == "convnet"
+        drops = {bound.name: bound.drop for bound in self.sites if bound.drop is not None}
+        if not self.live or self.kind != "convnet" or any(drop.noise is None for drop in drops.values()):
+            raise ValueError("masks are drawn together for a live attachment to a ConvNet, after draw_from(noise)")
         sizes: dict[tuple[int, int], list[BoundSite]] = {}
         for bound in self.sites:
-            assert bound.drop is not None
-            assert bound.drop.noise is not None
             sizes.setdefault((bound.shape[2], bound.shape[3]), []).append(bound)
         store(self.model)["together"] = tuple(
-            Together.of(
-                [row.drop for row in rows if row.drop is not None], [row.shape[1] for row in rows], size, device
-            )
+            Together.of([drops[row.name] for row in rows], [row.shape[1] for row in rows], size)
             for size, rows in sizes.items()
-            for device in [next(self.model.parameters()).device]
         )
 
     def detach(self) -> None:
@@ -181,7 +179,7 @@ def attach(
         raise ValueError(f"a baseline ({policy.name}) cannot be live; only policies are made of tokens")
     finding = discover(model, example, kind=kind or _kind_of(policy), stem=stem)
     rule_of = rules(policy, finding)
-    acting = live_rules(policy, finding) if live and not isinstance(policy, Baseline) else rule_of
+    acting = at_every_site(rule_of, finding) if live else rule_of
     share_of = shares(finding, depth or ("linear" if finding.kind == "convnet" else "constant"))
     device = next((parameter.device for parameter in model.parameters()), None)
     bound = []

@@ -28,14 +28,14 @@ class Together:
     sites: Tensor  # (S, 2): channels and stream
 
     @classmethod
-    def of(cls, drops: Sequence[Drop], channels: list[int], size: tuple[int, int], device: torch.device) -> "Together":
+    def of(cls, drops: Sequence[Drop], channels: list[int], size: tuple[int, int]) -> "Together":
         """Gathers what the drops say; from then on their tokens and rates are views."""
-        tokens = torch.stack([drop.tokens for drop in drops]).to(device)
-        rates = torch.stack([drop.rate for drop in drops]).to(device)
+        tokens = torch.stack([drop.tokens for drop in drops])
+        rates = torch.stack([drop.rate for drop in drops])
         for number, drop in enumerate(drops):
             drop.tokens, drop.rate = tokens[number], rates[number]
         rows = [[count, stream(drop.site)] for drop, count in zip(drops, channels, strict=True)]
-        return cls(drops, channels, size, tokens, rates, torch.tensor(rows, dtype=torch.int64, device=device))
+        return cls(drops, channels, size, tokens, rates, torch.tensor(rows, dtype=torch.int64, device=tokens.device))
 
     def draw(self, samples: int, channels_last: bool) -> None:
         """Make the masks of the forward pass to come, of so many samples."""

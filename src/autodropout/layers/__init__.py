@@ -1,7 +1,7 @@
 """Masks at work: rules (our patterns and the peers), the drop that applies one at a rate, baselines by name."""
 
 from autodropout.layers.baselines import BASELINES, Baseline, baseline
-from autodropout.layers.drop import Drop, DropLayer, PatternRule, Ready, Rule, rescale
+from autodropout.layers.drop import Drop, DropLayer, PatternRule, Rule, rescale
 from autodropout.layers.rules import (
     ConvRule,
     DropBlock,
@@ -22,7 +22,6 @@ __all__ = [
     "DropLayer",
     "Dropout",
     "PatternRule",
-    "Ready",
     "Rule",
     "SequenceRule",
     "SpatialDropout",

@@ -102,8 +102,9 @@ class Drop:
         self.rate.fill_(rate)
         self.active = self.live or rate > 0.0
 
-    def set_rule(self, rule: PatternRule) -> None:
-        """Another pattern, in place."""
+    def set_rule(self, rule: Rule) -> None:
+        """Another pattern of the same kind, in place."""
+        assert isinstance(rule, PatternRule)
         assert type(rule) is type(self.rule)
         self.rule = rule
         self.tokens.copy_(torch.tensor(rule.tokens(), dtype=torch.int32))

@@ -123,6 +123,11 @@ class Pattern(Record):
         (token,) = (token for token in cls.tokens if token.name == info.field_name)
         return token.canonical(value)
 
+    @classmethod
+    def none(cls) -> Self:
+        """No pattern at all."""
+        return cls.decode((0,) * len(cls.tokens))
+
     def encode(self) -> tuple[int, ...]:
         """The index of each token's value among the available ones."""
         return tuple(token.index(getattr(self, token.name)) for token in self.tokens)

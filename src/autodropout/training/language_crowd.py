@@ -156,7 +156,7 @@ class Crowd:
         self._averages_from.fill_(training.averages_from)
         idle = self.children - len(policies)
         if self._roles:
-            nothing = SequencePattern.decode((0,) * len(SequencePattern.tokens))
+            nothing = SequencePattern.none()
             chosen = [policy.sites if isinstance(policy, TransformerPolicy) else {} for policy in policies]
             chosen += [{}] * idle
             tokens = [[sequence_tokens(sites.get(role, nothing)) for sites in chosen] for role in self._roles]

@@ -96,9 +96,7 @@ class Run:
         wrapped = parallel(model.to(self.where), self.where)
         if not self.compile:
             return wrapped
-        graphs = (
-            fixed_shapes and self.where.type == "cuda" and world().size == 1
-        )  # the ranks' talk about gradients is not captured
+        graphs = fixed_shapes and self.where.type == "cuda" and world().size == 1  # what ranks exchange is not captured
         return torch.compile(wrapped, mode="reduce-overhead" if graphs else None)
 
 
