@@ -1,11 +1,13 @@
-"""Shared by all tests: one thread, so that tests side by side do not wait for each other; a fixed seed; a study, a
-PostgreSQL server."""
+"""Shared by all tests: one thread, so that tests side by side do not wait for each other; a fixed seed; no clock for
+Hypothesis; a study, a PostgreSQL server."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import torch
 
@@ -25,6 +27,11 @@ def fixed_seed() -> None:
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
+    too_slow = [hypothesis.HealthCheck.too_slow]  # which a machine may be that has much else to do
+    hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=too_slow)
+    hypothesis.settings.load_profile("tests")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; all we start would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -66,24 +66,28 @@ def running_server(fsync: bool = False) -> Iterator[Server | None]:
             [initdb, "-D", str(folder / "data"), *options, "--no-locale", "--no-sync"],
             check=True, capture_output=True, cwd=folder, **identity,
         )  # fmt: skip
-        port = _free_port()
         settings = [
             "listen_addresses=127.0.0.1",
             f"fsync={'on' if fsync else 'off'}",
             "shared_buffers=32MB",
             "max_connections=40",
         ]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [postgres, "-D", str(folder / "data"), "-p", str(port), "-k", str(folder)]
-                + [argument for setting in settings for argument in ("-c", setting)],
-                stdout=log, stderr=log, cwd=folder, **identity,
-            )  # fmt: skip
-        try:
-            yield _answering(Server(port), process, folder / "log")
-        finally:
-            process.send_signal(2)  # fast shutdown: do not wait for clients
-            process.wait(30)
+        command = [postgres, "-D", str(folder / "data"), "-k", str(folder)]
+        command += [argument for setting in settings for argument in ("-c", setting)]
+        answers = False
+        while not answers:  # somebody else may have taken the port meanwhile
+            server = Server(_free_port())
+            with (folder / "log").open("wb") as log:
+                process = subprocess.Popen(
+                    [*command, "-p", str(server.port)], stdout=log, stderr=log, cwd=folder, **identity
+                )
+            try:
+                answers = _answers(server, process, folder / "log")
+                if answers:
+                    yield server
+            finally:
+                process.send_signal(2)  # fast shutdown: do not wait for clients
+                process.wait(120)
     finally:
         shutil.rmtree(folder)
 
@@ -103,13 +107,16 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _answering(server: Server, process: subprocess.Popen[bytes], log: Path) -> Server:
-    deadline = time.monotonic() + 60
+def _answers(server: Server, process: subprocess.Popen[bytes], log: Path) -> bool:
+    """True once it does, False when it has not got its port."""
+    deadline = time.monotonic() + 120
     while True:
         try:
             server.execute("SELECT 1")
-            return server
+            return True
         except psycopg.OperationalError:
+            if process.poll() is not None and "Address already in use" in log.read_text():
+                return False
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the PostgreSQL server does not answer:\n{log.read_text()}") from None
             time.sleep(0.05)

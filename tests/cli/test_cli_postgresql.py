@@ -1,6 +1,9 @@
 """The commands on a PostgreSQL server: a whole study's life, and no password in anything that they show or leave."""
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import optuna
@@ -20,6 +23,19 @@ SECRET = "geheim"  # survives every way of quoting
 assert SECRET in PASSWORD
 
 
+def kill_at_work(search: "subprocess.Popen[str]", url: str) -> None:
+    """While a trial runs: between two of them there are moments when none does."""
+    with Ledger(url) as ledger:
+        study = ledger.read("tiny")
+        while True:
+            search.send_signal(signal.SIGSTOP)
+            if study.counts()[State.RUNNING]:
+                break
+            search.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+    search.kill()
+
+
 def test_a_study_from_its_first_trial_to_its_export(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
@@ -35,7 +51,7 @@ def test_a_study_from_its_first_trial_to_its_export(
     with started(tmp_path, "search", "tiny", *options, SECONDS=0.1) as search:
         until_scored(url, search)
         assert "process" in told("status", "--storage", url)
-        search.kill()
+        kill_at_work(search, url)
         seen += search.communicate()
     before = json.loads(told("status", "--storage", url, "--json"))
     assert before["owner"] is None

@@ -47,6 +47,17 @@ def until(condition: Callable[[], object], process: subprocess.Popen) -> None:
         time.sleep(0.1)
 
 
+def until_said(words: str, process: "subprocess.Popen[str]") -> str:
+    """All of stderr, up to the line with these words."""
+    assert process.stderr is not None
+    said = ""
+    while words not in said:
+        line = process.stderr.readline()
+        assert line, f"it ended too soon: {said}"
+        said += line
+    return said
+
+
 def starting(url: str, process: subprocess.Popen) -> bool:
     """Both trials have been given away, and both workers' processes exist."""
     running = [trial for trial in trials(url) if trial.state is State.RUNNING]
@@ -68,7 +79,7 @@ def children_of(pid: int) -> list[int]:
 
 def check_ended(url: str, workers: list[int]) -> None:
     """Nobody is left at work, no trial is half done, none was blamed for its driver's end, and the study is free."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < end, "a worker outlived its driver"
         time.sleep(0.05)
@@ -83,16 +94,21 @@ def check_ended(url: str, workers: list[int]) -> None:
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_while_workers_are_still_starting(tmp_path: Path, url: str, presses: int) -> None:
     arguments = ["search", "tiny", "--trials", "1000", "--storage", url]
-    with started(tmp_path, *arguments, LOADING=2 if presses == 1 else 600) as process:
+    loaded = tmp_path / "loaded"
+    with started(tmp_path, *arguments, LOADED=loaded) as process:
         try:
             until(lambda: starting(url, process), process)
             workers = children_of(process.pid)
-            for _ in range(presses):
+            os.killpg(process.pid, signal.SIGINT)
+            said = until_said("Interrupted", process)  # two signals that come at once are one
+            if presses == 1:
+                loaded.touch()
+            else:
                 os.killpg(process.pid, signal.SIGINT)
-                time.sleep(0.1)
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=120)
         finally:
             process.kill()
+    stderr = said + stderr
     assert process.returncode == 130, stderr
     assert "Interrupted: waiting for 2 children under way" in stderr
     assert f"to go on: autodropout resume tiny --storage {url}" in stderr
@@ -110,7 +126,7 @@ def test_termination_at_work(tmp_path: Path, url: str, monkeypatch: pytest.Monke
             until_scored(url, process)
             workers = children_of(process.pid)
             process.terminate()
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=120)
         finally:
             process.kill()
     assert (process.returncode, stdout) == (128 + signal.SIGTERM, "")
@@ -145,7 +161,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path, url: str) -> None:
         until(at_work, process)
         workers = children_of(process.pid)
         os.close(ours)  # the kernel sends SIGHUP, and nothing can be shown any more
-        assert process.wait(timeout=60) != 0
+        assert process.wait(timeout=120) != 0
     finally:
         process.kill()
         process.wait()

@@ -1,6 +1,7 @@
 """The command line with a recipe that takes no time: `python tiny_recipe.py search tiny`.
 
-SECONDS in the environment is how long a child takes, LOADING how long a worker takes to load it, BROKEN makes it raise.
+SECONDS in the environment is how long a child takes, LOADED a file that workers wait for while they load it, BROKEN
+makes it raise.
 """
 
 import os
@@ -40,7 +41,8 @@ class Training:
 
 
 def _loaded() -> Training:
-    time.sleep(float(os.environ.get("LOADING", "0")))
+    while "LOADED" in os.environ and not os.path.exists(os.environ["LOADED"]):
+        time.sleep(0.05)
     return Training()
 
 

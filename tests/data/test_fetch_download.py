@@ -153,9 +153,9 @@ def test_a_server_that_is_always_busy_or_always_cuts(site: Site, file: Path) -> 
 def test_no_server(file: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(FetchError, match="no connection"):
-        download(f"http://127.0.0.1:{port}/x.bin", file, pause=0.0)
+        port = free.getsockname()[1]  # ours, so nobody else's, and nobody listens
+        with pytest.raises(FetchError, match="no connection"):
+            download(f"http://127.0.0.1:{port}/x.bin", file, pause=0.0)
     assert not file.exists()
 
 

@@ -83,12 +83,12 @@ def test_a_killed_process(tmp_path: Path) -> None:
     """SIGKILL while decoding: the next one continues, and every pixel is right."""
     folder = folder_of_images(tmp_path / "set", dict.fromkeys(CLASSES, 60))
     code = (
-        "import sys, time, pathlib\n"
+        "import itertools, sys, time, pathlib\n"
         "from autodropout.data import image_store\n"
         "from autodropout.data.image_files import list_images\n"
-        "folder, real = pathlib.Path(sys.argv[1]), image_store.decode\n"
+        "folder, real, turn = pathlib.Path(sys.argv[1]), image_store.decode, itertools.count()\n"
         "image_store.CHUNK = 5\n"
-        "image_store.decode = lambda path, size: (time.sleep(0.02), real(path, size))[1]\n"
+        "image_store.decode = lambda path, size: (time.sleep(0.02 if next(turn) < 90 else 600), real(path, size))[1]\n"
         "image_store.stored(list_images(folder / 'train', ('n01', 'n02', 'n03')), 180, 8, folder, 'train')\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)])

@@ -9,6 +9,9 @@ from pathlib import Path
 from autodropout.search.jobs import Answer, Child, Engine, Report, Task
 from autodropout.spaces import ConvSpace, Policy
 
+PATIENCE = 120.0
+"""Seconds in which a machine with much else to do starts a few processes. Only a test that fails waits so long."""
+
 POLICY = ConvSpace(groups=((8, 8),)).sample(seed=0).to_json()
 
 
@@ -16,28 +19,28 @@ def task(number: int) -> Task:
     return Task(number, POLICY, seed=100 + number)
 
 
-def submit(running: Engine, *numbers: int, seconds: float = 60) -> None:
+def submit(running: Engine, *numbers: int) -> None:
     """Start one job, as soon as there is a worker for it."""
-    until(lambda: running.free() > 0, seconds, "no worker is free")
+    until(lambda: running.free() > 0, "no worker is free")
     running.submit([task(number) for number in numbers])
 
 
-def collect(running: Engine, count: int, seconds: float = 60) -> list[Answer]:
+def collect(running: Engine, count: int) -> list[Answer]:
     found: list[Answer] = []
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while len(found) < count:
-        assert time.monotonic() < end, f"{len(found)} of {count} answers after {seconds} s"
+        assert time.monotonic() < end, f"{len(found)} of {count} answers after {PATIENCE} s"
         found += running.answers(timeout=1)
     return sorted(found, key=lambda answer: answer.number)
 
 
-def run_all(running: Engine, numbers: Iterable[int], seconds: float = 120) -> list[Answer]:
+def run_all(running: Engine, numbers: Iterable[int]) -> list[Answer]:
     """Each as a job, as a driver would: a job is submitted when there is room for it."""
     found: list[Answer] = []
     waiting = deque(numbers)
-    count, end = len(waiting), time.monotonic() + seconds
+    count, end = len(waiting), time.monotonic() + 2 * PATIENCE
     while len(found) < count:
-        assert time.monotonic() < end, f"{len(found)} of {count} answers after {seconds} s"
+        assert time.monotonic() < end, f"{len(found)} of {count} answers after {2 * PATIENCE} s"
         while waiting and running.free():
             running.submit([task(waiting.popleft())])
         found += running.answers(timeout=0.1)
@@ -81,26 +84,27 @@ def telling(file: Path, then: Callable[[], float]) -> Callable[[], float]:
     return act
 
 
-def told(file: Path, lines: int = 1, seconds: float = 60) -> list[list[int]]:
+def told(file: Path, lines: int = 1) -> list[list[int]]:
     """The pids in a file, once it has so many whole lines."""
-    until(lambda: file.exists() and file.read_text().count("\n") >= lines, seconds, f"{file.name}: nobody wrote")
+    until(lambda: file.exists() and file.read_text().count("\n") >= lines, f"{file.name}: nobody wrote")
     return [[int(pid) for pid in line.split()] for line in file.read_text().splitlines()]
 
 
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.05)
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    until(lambda: not any(map(alive, pids)), 10, "processes outlive those they worked for")
+    until(lambda: not any(map(alive, pids)), "processes outlive those they worked for")
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits to be collected does not."""
-    return _stat(pid)[0] != "Z"
+    """Whether a process runs; one that ended, with all its threads, and waits to be collected does not."""
+    state, _, *more = _stat(pid)
+    return state != "Z" or int(more[THREADS]) > 1
 
 
 def descendants(pid: int) -> list[int]:
@@ -112,9 +116,12 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+THREADS = 15  # the place of their number, after state and parent
+
+
 def _stat(pid: int) -> list[str]:
-    """State and parent of a process; as if it had ended where there is none."""
+    """State, parent and more of a process; as if it had ended where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return ["Z", "0"]
+        return ["Z", "0", *["1"] * (THREADS + 1)]

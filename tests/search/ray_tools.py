@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from engine_tools import alive, descendants, until
+from engine_tools import PATIENCE, alive, descendants, until
 from ray.cluster_utils import Cluster
 
 from autodropout.search import ray_start
@@ -24,13 +24,21 @@ def ray_of_this_machine() -> Iterator[None]:
     nobody_left(started)
 
 
+class PatientCluster(Cluster):
+    """Ray's own has half a minute for each node that is added."""
+
+    def _wait_for_node(self, node: object, timeout: float = PATIENCE) -> None:
+        super()._wait_for_node(node, timeout)
+
+
 @contextmanager
 def ray_cluster(*cpus: int, **head: object) -> Iterator[Cluster]:
     """A cluster of several nodes on this machine. The first, on which the drivers are, is never removed."""
     before = set(descendants(os.getpid()))
     handler = signal.getsignal(signal.SIGTERM)  # a node that is started here sets its own, and leaves it
     with ray_start._alone():
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus[0], "include_dashboard": False, **head})
+        first = {"num_cpus": cpus[0], "include_dashboard": False, **head}
+        made = PatientCluster(initialize_head=True, head_node_args=first)
         try:
             for count in cpus[1:]:
                 made.add_node(num_cpus=count)
@@ -43,4 +51,4 @@ def ray_cluster(*cpus: int, **head: object) -> Iterator[Cluster]:
 
 
 def nobody_left(pids: set[int]) -> None:
-    until(lambda: not any(map(alive, pids)), 30, "processes are left behind")
+    until(lambda: not any(map(alive, pids)), "processes are left behind")

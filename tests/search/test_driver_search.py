@@ -160,7 +160,7 @@ def test_what_children_return_and_how_they_end(storage: str, tmp_path: Path) -> 
         proposer="random",
         storage=storage,
         attempts=2,
-        deadline=3,
+        deadline=8,
         floor=-1.0,
     )
     trials = {trial.number: trial.record for trial in study.trials}

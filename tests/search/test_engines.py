@@ -109,16 +109,16 @@ def test_a_deadline_ends_a_child_with_all_it_started_and_nobody_else(
         pid.write_text(str(subprocess.Popen(["sleep", "600"]).pid))
         return hanging()
 
-    running = engine(by_seed({0: start_and_hang}), workers=2, deadline=2)
+    running = engine(by_seed({0: start_and_hang}), workers=2, deadline=6)
     submit(running, 0)
-    submit(running, 1)
-    hung, fine = collect(running, 2)
+    submit(running, *range(1, 6))  # a job of five has time for five, should the machine be slow
+    hung, *fine = collect(running, 6)
     assert hung.failure.kind is FailureKind.TIMEOUT
-    assert "2 seconds" in hung.failure.message
-    assert fine.value == 1.0
+    assert "6 seconds" in hung.failure.message
+    assert [answer.value for answer in fine] == [1.0] * 5
     wait_until_gone([int(pid.read_text())])
-    submit(running, 2)
-    assert collect(running, 1)[0].value == 1.0
+    submit(running, *range(6, 11))
+    assert [answer.value for answer in collect(running, 5)] == [1.0] * 5
 
 
 def test_a_deadline_ends_a_child_that_never_stops_talking(engine: Make) -> None:
@@ -208,7 +208,7 @@ def test_reports_from_threads_even_from_one_that_outlives_its_job(engine: Make) 
     def child(policy: Policy, seed: int, report: Report) -> float:
         def talk(first: int) -> None:
             try:
-                for step in range(first, first + 100):
+                for step in range(first, first + 40):
                     report(step, 0.5)
             except Stopped:
                 pass
@@ -225,7 +225,7 @@ def test_reports_from_threads_even_from_one_that_outlives_its_job(engine: Make) 
         submit(running, number)
         (answer,) = collect(running, 1)
         assert (answer.number, answer.value) == (number, 1 + number / 100)
-        assert len(answer.curve) >= 200
+        assert len(answer.curve) >= 80
 
 
 def test_a_child_may_train_many_at_once_and_may_ignore_reporting(engine: Make) -> None:
@@ -261,7 +261,7 @@ def test_a_child_that_cannot_be_loaded_is_a_users_error(engine: Make) -> None:
 
 
 def test_workers_end_when_their_driver_is_killed(kind: str, tmp_path: Path) -> None:
-    """The child of a plain script starts a process of its own and hangs in C; both are gone within 10 seconds."""
+    """The child of a plain script starts a process of its own and hangs in C; both are gone soon."""
     script = textwrap.dedent(f"""
         import os, re, subprocess, sys, time
         from autodropout.search.engines import make_engine

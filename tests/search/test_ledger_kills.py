@@ -54,10 +54,11 @@ def check(url: str, acknowledged: list[dict]) -> None:
 def kill_at_random(url: str, log: Path, zygote: Zygote, kills: int) -> None:
     moments = random.Random(0)
     for kill in range(kills):
-        said = log.stat().st_size if log.exists() else 0
+        said = len(lines(log))
         pid = zygote.spawn("drive", url=url, log=str(log))
-        while kill % 4 and not (log.exists() and log.stat().st_size > said):
-            time.sleep(0.001)  # three of four are killed at work, one while it opens the ledger
+        awaited = (None, "resumed", "proposed", "started")[kill % 4]  # of four, one is killed while it opens the ledger
+        while awaited and awaited not in [line["op"] for line in lines(log)[said:]]:
+            time.sleep(0.001)
         time.sleep(moments.uniform(0.0, 0.15))
         os.kill(pid, signal.SIGKILL)
         assert zygote.wait() == -signal.SIGKILL

@@ -1,12 +1,13 @@
-"""What is the local engine's own; the contract of engines is in `test_engines`."""
+"""What is the local engine's own, and its seats'; the contract of engines is in `test_engines`."""
 
 import os
 import time
 
 import pytest
-from engine_tools import by_seed, collect, task
+from engine_tools import by_seed, collect, task, until
 
 from autodropout.search.local import LocalEngine
+from autodropout.search.seat import Seat, child_file
 
 
 def test_a_worker_killed_while_it_starts_costs_its_job_and_is_replaced() -> None:
@@ -22,6 +23,22 @@ def test_a_worker_killed_while_it_starts_costs_its_job_and_is_replaced() -> None
         assert collect(running, 1)[0].value == 1.0
     finally:
         running.close()
+
+
+def test_an_answer_that_lies_there_is_taken_however_late_we_look() -> None:
+    """The deadline is the child's, not that of whoever waits for it on a busy machine."""
+    deadline = 5.0
+    with child_file(by_seed({})) as child:
+        seat = Seat(child.fileno(), deadline, judged=False)
+        try:
+            seat.take([task(0)])
+            until(seat.connection.poll, "it is not ready")
+            assert seat.hear() is None
+            until(seat.connection.poll, "no answer")
+            time.sleep(deadline)
+            assert [answer.value for answer in seat.check()] == [1.0]
+        finally:
+            seat.end()
 
 
 def test_all_workers_are_free_at_once() -> None:

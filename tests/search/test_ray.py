@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,12 @@ def listening(pids: list[int]) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv
     """The addresses on which processes wait for connections."""
     sockets = set()
     for pid in pids:
-        for file in Path(f"/proc/{pid}/fd").glob("*"):
-            if file.is_symlink() and os.readlink(file).startswith("socket:"):
-                sockets.add(os.readlink(file)[8:-1])
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # it was closed meanwhile
+                    kind, _, name = os.readlink(file).partition(":")
+                    if kind == "socket":
+                        sockets.add(name.strip("[]"))
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             fields = line.split()

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -42,9 +42,9 @@ def test_nodes_come_and_go_and_free_follows(cluster: Cluster, tmp_path: Path) ->
     pids = tmp_path / "pids"
     children = by_seed({number: telling(pids, hang) for number in range(3)})
     with closing(RayEngine(children)) as running:
-        until(lambda: running.free() == 1, 30, "the node that was there")
+        until(lambda: running.free() == 1, "the node that was there")
         node = cluster.add_node(num_cpus=2)
-        until(lambda: running.free() == 3, 30, "the node that joined")
+        until(lambda: running.free() == 3, "the node that joined")
         for number in range(3):
             submit(running, number)
         workers = [worker for worker, _ in told(pids, lines=3)]
@@ -53,7 +53,7 @@ def test_nodes_come_and_go_and_free_follows(cluster: Cluster, tmp_path: Path) ->
         lost = collect(running, 2)
         assert {answer.failure.kind for answer in lost} == {FailureKind.CRASH}
         assert all(re.match(r"the worker on \S+ was lost: ", answer.failure.message) for answer in lost)
-        until(lambda: sum(map(alive, workers)) == 1, 10, "processes outlive their node")
+        until(lambda: sum(map(alive, workers)) == 1, "processes outlive their node")
         assert (running.free(), running.answers(timeout=0.1)) == (0, [])
     wait_until_gone(workers)
     assert not ray.is_initialized()
@@ -62,11 +62,16 @@ def test_nodes_come_and_go_and_free_follows(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Path) -> None:
+    """Children wait for each other: for the second node's at first, for the third's once that has joined."""
     nodes = [cluster.add_node(num_cpus=1)]
-    changes: list[Callable[[], None]] = [
-        lambda: cluster.remove_node(nodes.pop(), allow_graceful=False),
-        lambda: nodes.append(cluster.add_node(num_cpus=1)),
-    ]
+    hosts, joined = tmp_path / "hosts", tmp_path / "joined"
+    hosts.mkdir()
+
+    def join() -> None:
+        nodes.append(cluster.add_node(num_cpus=1))
+        joined.touch()
+
+    changes: list[Callable[[], None]] = [lambda: cluster.remove_node(nodes.pop(), allow_graceful=False), join]
     most: list[int] = []
 
     def watch(progress: Progress) -> None:
@@ -78,6 +83,9 @@ def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Pa
     def child(policy: ad.Policy, seed: int) -> float:
         import time
 
+        (hosts / str(os.getppid())).touch()
+        while len(os.listdir(hosts)) < 2 + joined.exists():
+            time.sleep(0.05)
         time.sleep(0.3)
         return seed / 2**31
 
@@ -87,7 +95,7 @@ def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Pa
     )  # fmt: skip
     cluster.remove_node(nodes.pop())
     assert not changes
-    assert max(most) == 2
+    assert 2 <= max(most) <= 3, "a trial of the node that died runs until Ray says so, beside those of the next node"
     records = [trial.record for trial in study.trials]
     assert all(trial.value == trial.seed / 2**31 for trial in records)
     assert len(records) == 24
@@ -95,7 +103,8 @@ def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Pa
 
 
 def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
-    """Of workers at work: their processes, or the actors that hold them."""
+    """Of workers at work: their processes, or the actors that hold them. Whoever removes a child's file decides: the
+    child that it has ended, or the killer that it will be killed."""
     pids = tmp_path / "pids"
     pids.mkdir()
 
@@ -105,7 +114,10 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
         mine = pids / f"{os.getpid()} {os.getppid()}"
         mine.touch()
         time.sleep(0.3)
-        mine.unlink()
+        try:
+            mine.unlink()
+        except FileNotFoundError:
+            hang()  # until the kill comes
         return seed / 2**31
 
     killed: list[str] = []
@@ -114,10 +126,11 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
     def kill() -> None:
         draw = random.Random(0)
         while len(killed) < kills and not done.wait(draw.uniform(0.1, 0.4)):
-            working = [entry.name for entry in pids.iterdir() if entry.name not in killed]
-            if working:
-                killed.append(draw.choice(working))
-                os.kill(int(killed[-1].split()[len(killed) % 2]), signal.SIGKILL)
+            victim = draw.choice([*pids.iterdir(), pids / "nobody"])
+            with suppress(FileNotFoundError):  # there is none, or its child has just ended
+                victim.unlink()
+                killed.append(victim.name)
+                os.kill(int(victim.name.split()[len(killed) % 2]), signal.SIGKILL)
 
     def watch(progress: Progress) -> None:
         assert progress.running + progress.waiting == min(6, trials - progress.scored)
@@ -143,7 +156,8 @@ def test_workers_killed_at_random_cost_attempts_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     kill_at_random(tmp_path, kills=4, trials=12)
-    assert capfd.readouterr() == ("", ""), "Ray keeps to itself that they died"
+    said = "".join(capfd.readouterr())
+    assert not re.search(r"worker|actor|died|killed|raylet", said, re.IGNORECASE), "Ray keeps to itself that they died"
 
 
 @pytest.mark.slow
@@ -203,23 +217,23 @@ def test_children_share_a_gpu_and_see_no_other(cluster: Cluster, caplog: pytest.
     node = cluster.add_node(num_cpus=8, num_gpus=2)
     visible = by_seed({0: lambda: float(os.environ["CUDA_VISIBLE_DEVICES"])})
     with closing(RayEngine(visible, gpus_per_child=0.5, cpus_per_child=2)) as running:
-        until(lambda: running.free() == 4, 30, "four halves")
+        until(lambda: running.free() == 4, "four halves")
         assert run_all(running, [0])[0].value in (0.0, 1.0)
     with closing(RayEngine(visible, gpus_per_child=0.5, most=3)) as running:
-        until(lambda: running.free() == 3, 30, "as many as there is work for")
-    assert not caplog.messages
+        until(lambda: running.free() == 3, "as many as there is work for")
+    assert not any("children see none of them" in message for message in caplog.messages)
     with closing(RayEngine(by_seed({0: lambda: float(os.environ["CUDA_VISIBLE_DEVICES"] == "")}), most=1)) as running:
         assert run_all(running, [0])[0].value == 1.0
-    assert "children see none of them" in caplog.messages[0]
+    assert any("children see none of them" in message for message in caplog.messages)
     cluster.remove_node(node)
 
 
 def test_it_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(ray_engine, "SILENCE_SECONDS", 0.5)
     with closing(RayEngine(by_seed({}), gpus_per_child=3)) as running:
-        until(lambda: bool(caplog.messages), 10, "silence")
+        words = "a node of the Ray cluster with 1 CPUs and 3 GPUs to spare"
+        until(lambda: any(message.endswith(words) for message in caplog.messages), "silence")
         assert running.free() == 0
-    assert caplog.messages[0].endswith("a node of the Ray cluster with 1 CPUs and 3 GPUs to spare")
 
 
 def test_actors_that_cannot_start_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

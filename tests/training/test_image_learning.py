@@ -150,7 +150,7 @@ def test_two_ranks_train_one_model(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=120
+        [*command, str(script), str(tmp_path)], capture_output=True, text=True, env=environment, timeout=280
     )
     assert done.returncode == 0, done.stderr[-3000:]
     shown = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

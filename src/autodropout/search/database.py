@@ -100,7 +100,7 @@ def _sqlite(uri: str, begin: str, pool: type[NullPool | QueuePool]) -> Engine:
 def _postgresql(address: Address, **options: Any) -> Engine:
     if importlib.util.find_spec("psycopg") is None:
         raise errors.BadAddress("PostgreSQL is reached through psycopg 3: pip install 'autodropout[postgresql]'")
-    arguments: dict[str, object] = {"connect_timeout": 10, "application_name": "autodropout", **KEEPALIVE}
+    arguments: dict[str, object] = {"connect_timeout": 30, "application_name": "autodropout", **KEEPALIVE}
     given = {key: value for key, value in arguments.items() if key not in address.url.query}
     engine = create_engine(address.url, hide_parameters=True, connect_args=given, **options)
 

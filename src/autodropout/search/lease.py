@@ -30,7 +30,10 @@ LEASE_SECONDS = 30.0
 """How long a driver that says nothing keeps its study. It speaks three times as often."""
 
 GRACE_SECONDS = 2.0
-"""How long a PostgreSQL server may take to notice that a driver on the same machine was killed."""
+"""How long a PostgreSQL server may take to notice that a driver's connection has ended."""
+
+GONE_SECONDS = 60.0
+"""The same where the driver let go of the study, or is known to be gone: a busy server comes to it when it can."""
 
 _LOCK = text("SELECT pg_try_advisory_lock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :study)")
 _HELD = text(
@@ -82,9 +85,11 @@ def lock(connection: Connection, study: int) -> bool:
     """Take PostgreSQL's lock for as long as the connection lives; SQLite has the lease row alone."""
     if connection.dialect.name != "postgresql":
         return True
-    deadline = time.monotonic() + GRACE_SECONDS
+    begun = time.monotonic()
     while not connection.execute(_LOCK, {"table": schema.lease.name, "study": study}).scalar_one():
-        if time.monotonic() > deadline:
+        row = _present(connection, study)
+        driven = row is not None and row.owner and not _gone(row)
+        if time.monotonic() - begun > (GRACE_SECONDS if driven else GONE_SECONDS):
             return False
         time.sleep(0.05)
     return True
@@ -124,7 +129,7 @@ def owner_of(connection: Connection, study: int) -> Owner | None:
         return None
     if connection.dialect.name == "postgresql":
         held = connection.execute(_HELD, {"table": schema.lease.name, "study": study}).first()
-        return _owner(row) if held else None
+        return _owner(row) if held and not _gone(row) else None
     return _owner(row) if _lives(row) else None
 
 
@@ -146,9 +151,12 @@ def _owner(row: "Row[tuple[object, ...]]") -> Owner:
 
 
 def _lives(row: "Row[tuple[object, ...]]") -> bool:
-    if row.expires < time.time():
-        return False
-    return row.scope != _scope() or not row.birth or _birth(row.pid) == row.birth
+    return bool(row.expires >= time.time()) and not _gone(row)
+
+
+def _gone(row: "Row[tuple[object, ...]]") -> bool:
+    """Whether the owner is known to be gone: on another machine, or in another namespace, nobody knows."""
+    return bool(row.scope == _scope() and row.birth) and _birth(row.pid) != row.birth
 
 
 def _scope() -> str:

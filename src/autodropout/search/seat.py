@@ -26,6 +26,9 @@ from autodropout.search.worker_process import READY
 START_SECONDS = 300.0
 """How long a worker may take until it is ready for its first job: it loads the child, and torch with it."""
 
+END_SECONDS = 10.0
+"""How long a worker that has closed its socket may take to end: it is about to, and how it ended is to be told."""
+
 TICK_SECONDS = 0.25
 """How often deadlines are looked at; and deaths, which a socket does not tell while a fork of the worker holds it."""
 
@@ -94,9 +97,13 @@ class Seat:
             return None
         if self._process.poll() is not None and not (self.connection is not None and self.connection.poll()):
             return self._lost()
-        if self._limit is not None and time.monotonic() > self._limit:
-            return self._overdue()
-        return None
+        if self._limit is None or time.monotonic() <= self._limit:
+            return None
+        if self.connection is not None and self.connection.poll():  # it has spoken, and we come late to hear it
+            said = self.hear()
+            if not isinstance(said, tuple):
+                return said
+        return self._overdue()
 
     def end(self) -> None:
         """Kill the process and all that it started."""
@@ -141,7 +148,7 @@ class Seat:
         """The worker has died, or has lost its way so that it must."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # a socket closes a little before its process ends
+            self._process.wait(END_SECONDS)  # a socket closes a little before its process ends
         code = self._process.poll()
         how = "closed its socket" if code is None else f"exited with code {code}"
         if code is not None and code < 0:
