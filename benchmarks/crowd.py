@@ -1,10 +1,10 @@
 """Children on one GPU: what a step of each takes, alone and in crowds, under no policy and under the costliest.
 
-    python benchmarks/crowd.py [--smoke] [--out results/crowd-cuda.json]
+    python benchmarks/crowd.py [--models wrn-28-2 wrn-28-10 resnet50] [--smoke] [--out results/crowd-cuda.json]
 
 | measurement | what |
 |---|---|
-| wrn-28-2 | batch 128, 1 to 16 children at once: ms a child-step, memory |
+| wrn-28-2 | batch 128, 16 to 1 children at once: ms a child-step; memory of the largest crowd |
 | wrn-28-10, resnet50 | batch 128 at 32, batch 256 at 224: one child, worst policy against none |
 | first step | from a new job of 8 warm slots (policies, seeds) to the end of its first step |
 
@@ -17,7 +17,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,10 +30,10 @@ from autodropout.training.image_crowd import Crowd
 from recording import Table, facts, options, write
 from training import full_policy
 
-CROWDS = (1, 4, 8, 12, 16)
+CROWDS = (16, 12, 8, 4, 1)  # the largest first: to make more slots later is to compile once more
 RATE = 0.2
 ROUNDS, STEPS = 7, 40
-WARM_JOBS = 5
+WARM_JOBS, WARM_CHILDREN = 5, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def child_steps(crowd: Crowd, policies: Sequence[ad.Policy | None], rounds: int,
 
 def first_steps(crowd: Crowd, jobs: int) -> dict[str, float]:
     """Seconds from a new job to the end of its first step, with slots that are warm."""
-    space, children = crowd.training.space(), len(crowd.slots)
+    space, children = crowd.training.space(), min(WARM_CHILDREN, len(crowd.slots))
     times = []
     for job in range(jobs):
         policies = [space.sample(seed=job * children + child) for child in range(children)]
@@ -113,55 +113,53 @@ def first_steps(crowd: Crowd, jobs: int) -> dict[str, float]:
 
 def crowds(
     child: ImageTraining, run: Run, sizes: Sequence[int], rounds: int = ROUNDS, steps: int = STEPS
-) -> list[dict[str, float | str]]:
+) -> Iterator[dict[str, float | str]]:
     """Each size of crowd, without policies and with the worst; and, for the latter, a new job's first step."""
-    rows: list[dict[str, float | str]] = []
     worst = full_policy(child.space())
     for policy in (None, worst):
         crowd = Crowd(child, run, dropping=policy is not None)
-        for size in sizes:  # growing: slots are kept
+        named = {"model": child.model, "batch": child.batch, "policy": "none" if policy is None else "worst"}
+        for size in sizes:
             start = time.perf_counter()
             figures = child_steps(crowd, [policy] * size, rounds, steps)
-            cold = time.perf_counter() - start
-            named = {"model": child.model, "batch": child.batch, "policy": "none" if policy is None else "worst"}
-            rows.append({**named, **figures, "cold_s": round(cold, 1)})
-            if policy is not None:
-                rows.append({**named, "policy": "new", **first_steps(crowd, WARM_JOBS)})
+            yield {**named, **figures, "cold_s": round(time.perf_counter() - start, 1)}
+        if policy is not None:
+            yield {**named, "policy": "new", **first_steps(crowd, WARM_JOBS)}
         del crowd
         gc.collect()
         if run.where.type == "cuda":
             torch.cuda.empty_cache()
-    return rows
 
 
 def main() -> None:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # as a search's workers have it
+    plans: dict[str, tuple[ImageTraining, tuple[int, ...]]] = {
+        "wrn-28-2": (training("wrn-28-2", 128, 32), CROWDS),
+        "wrn-28-10": (training("wrn-28-10", 128, 32), (1,)),
+        "resnet50": (training("resnet50", 256, 224), (1,)),
+    }
     parser = options(__doc__, "results/crowd-cuda.json", "tiny models on the CPU")
+    parser.add_argument("--models", nargs="+", choices=tuple(plans), default=tuple(plans))
     given = parser.parse_args()
     if given.smoke:
         run = Run(device="cpu")
         tiny = replace(training("wrn-10-1", 4, 32), images=64)
-        plans: list[tuple[ImageTraining, tuple[int, ...]]] = [(tiny, (1, 2))]
+        chosen: list[tuple[ImageTraining, tuple[int, ...]]] = [(tiny, (2, 1))]
         rounds, steps = 2, 2
     else:
         run = Run(device="cuda", precision="bfloat16", compile=True)
-        plans = [
-            (training("wrn-28-2", 128, 32), CROWDS),
-            (training("wrn-28-10", 128, 32), (1,)),
-            (training("resnet50", 256, 224), (1,)),
-        ]
+        chosen = [plans[name] for name in given.models]
         rounds, steps = ROUNDS, STEPS
     machine = torch.cuda.get_device_name() if run.where.type == "cuda" else None
     record = facts("child-steps in crowds", ["torch"], machine)
     table = Table(("children", "policy", "ms", "seconds", "reserved_gib", "cold_s"), label=12, width=14)
     record["rows"] = []
-    for child, sizes in plans:
-        rows = crowds(child, run, sizes, rounds, steps)
-        for row in rows:
+    for child, sizes in chosen:
+        for row in crowds(child, run, sizes, rounds, steps):
             table.row(str(row["model"]), dict.fromkeys(("ms", "seconds", "reserved_gib", "cold_s")) | row)
-        record["rows"] += rows
-        if not given.smoke or given.out != Path("results/crowd-cuda.json"):
-            write(record, given.out)  # after each model: a figure that was paid for is not lost
+            record["rows"].append(row)
+            if not given.smoke or given.out != Path("results/crowd-cuda.json"):
+                write(record, given.out)  # after each row: a figure that was paid for is not lost
 
 
 if __name__ == "__main__":

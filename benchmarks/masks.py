@@ -176,8 +176,8 @@ def main() -> None:
             print("  parts:", entry["parts_us"])
         print(f"  worst: {worst}, {entry['worst_of_dropout']} of nn.Dropout", flush=True)
         record["shapes"][label] = entry
+        write(record, arguments.out)  # after each shape: a figure that was paid for is not lost
         torch.cuda.empty_cache()
-    write(record, arguments.out)
 
 
 if __name__ == "__main__":

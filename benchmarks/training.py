@@ -258,9 +258,10 @@ def main() -> None:
     what = f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds"
     record = facts(what, ("torch",), machine)
     record["policies"] = cost_of_policies(args.smoke, rounds, device)
+    write(record, out)
     if args.cuda:
         record["data"] = cost_of_data(args.smoke, rounds)
-    write(record, out)
+        write(record, out)
     print(f"\nraw times: {out}")
 
 

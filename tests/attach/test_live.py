@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 import autodropout as ad
+from autodropout.layers import ConvRule
 from autodropout.models import wide_resnet
 
 MAPS = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -130,3 +131,16 @@ def test_drawn_together_the_masks_are_the_same(compiled: bool, layout: torch.mem
     smaller = torch.randn(2, 3, 12, 12)
     noise.fill_(77 << 50)
     torch.testing.assert_close(models[1](smaller), models[0](smaller))
+
+
+@pytest.mark.parametrize("images", [torch.contiguous_format, torch.channels_last])
+def test_drawn_together_no_site_draws_again(images: torch.memory_format, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights in channels_last make such maps of images that are not."""
+    model, example = conv_model().to(memory_format=torch.channels_last), MAPS.contiguous(memory_format=images)
+    on = ad.attach(model, ad.space(model, example).sample(seed=0), rate=0.5, example=example, live=True)
+    on.draw_from(torch.tensor(5))
+    on.draw_together()
+    drawn: list[object] = []
+    monkeypatch.setattr(ConvRule, "bits", lambda *given: drawn.append(given))
+    model(example)
+    assert not drawn

@@ -18,6 +18,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
     pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),  # torch captures one to prepare its pool
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),  # it is a prototype
 ]
 
 TRAINING = ImageTraining(

@@ -11,7 +11,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+import autodropout as ad
 from autodropout.layers import ConvRule, Drop, PatternRule, SequenceRule
+from autodropout.models import wide_resnet
 from autodropout.patterns import bits as packed_masks
 from autodropout.patterns.bits import conv_bits, conv_bits_together, on_gpu, put_on, sequence_bits
 from autodropout.patterns.kernels import apply, conv, sequence
@@ -147,6 +149,22 @@ def test_one_kernel_serves_all_patterns_and_rates() -> None:
             drop.set_rate(r.random())
             drop(h)
     assert compiled_kernels() == before > 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_drawn_together_no_site_draws_again(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images come as (N, C, H, W), weights in channels_last: so are the maps, and the masks made for them."""
+    model = wide_resnet(10, 1, classes=5).cuda().to(memory_format=torch.channels_last)
+    images = torch.randn(4, 3, 16, 16, device="cuda")
+    on = ad.attach(model, ad.space(model, images).sample(seed=0), rate=0.5, example=images, live=True)
+    on.draw_from(torch.tensor(5, device="cuda"))
+    on.draw_together()
+    drawn: list[tuple[int, ...]] = []
+    bits = ConvRule.bits
+    monkeypatch.setattr(ConvRule, "bits", lambda self, h, *rest: (drawn.append(h.stride()), bits(self, h, *rest))[1])
+    with torch.autocast("cuda", torch.bfloat16):
+        (torch.compile(model, backend="aot_eager") if compiled else model)(images)
+    assert not drawn
 
 
 def share_dropped(ways: dict[str, list[float]]) -> None:

@@ -30,7 +30,10 @@ def type_of(value: Any, annotation: str) -> str:
 
 def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, num_warps: int, **kwargs: Any) -> None:
     given = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
-    constants = {p.name for p in kernel.params if p.is_constexpr}
+    ones = {
+        p.name for p in kernel.params if not p.do_not_specialize and type(given[p.name]) is int and given[p.name] == 1
+    }
+    constants = {p.name for p in kernel.params if p.is_constexpr} | ones  # Triton makes constants of such arguments
     signature = {
         name: "constexpr" if name in constants else type_of(value, str(kernel.params[i].annotation))
         for i, (name, value) in enumerate((name, given[name]) for name in kernel.arg_names)
@@ -62,6 +65,7 @@ def main() -> None:
         many = [value.expand(children, *value.shape) for value in (tokens[:4], rate, seed)]
         bits, kept = sequence.sequence_bits(*many, stream, [2, 70, channels])
         apply.apply_rows(torch.empty(children, 2, 70, channels, dtype=torch.float16), bits, kept)
+    conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 1, [1, 16], [2, 2], True)
     print(len(compiled))
 
 

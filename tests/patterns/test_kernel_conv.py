@@ -27,6 +27,16 @@ def test_bits(pattern, units, cells, searched_at, rate, seed, stream, channels_l
     assert torch.equal(kept, count)
 
 
+def test_bits_of_a_map_that_takes_several_turns() -> None:
+    """Of 137 bytes, in either layout."""
+    tokens = torch.tensor([2, 2, 4, 0, 3 << 26, 1 << 27, 1 << 26, 33, 33], dtype=torch.int32)
+    for channels_last in (False, True):
+        arguments = tokens, torch.tensor(0.7), torch.tensor(5), 7, [2, 3, 33, 33], channels_last
+        (bits, kept), (expected, count) = conv.conv_bits(*arguments), conv_bits(*arguments)
+        assert torch.equal(bits, expected)
+        assert torch.equal(kept, count)
+
+
 @given(
     st.lists(
         st.tuples(patterns(ConvPattern), RATES, st.sampled_from([1, 3, 40, 128, 200]), STREAMS), min_size=1, max_size=4

@@ -22,6 +22,7 @@ from autodropout.attach.table import table
 from autodropout.attach.together import Together
 from autodropout.attach.transformer.find import find as find_transformer
 from autodropout.layers import Baseline, Drop, Rule
+from autodropout.layers.drop import is_channels_last
 from autodropout.spaces import ConvPolicy, ConvSpace, Policy, TransformerPolicy, TransformerSpace
 
 Kind = Literal["convnet", "transformer"]
@@ -128,8 +129,9 @@ class Attachment:
         sizes: dict[tuple[int, int], list[BoundSite]] = {}
         for bound in self.sites:
             sizes.setdefault((bound.shape[2], bound.shape[3]), []).append(bound)
+        last = any(is_channels_last(weight) for weight in self.model.parameters())
         store(self.model)["together"] = tuple(
-            Together.of([drops[row.name] for row in rows], [row.shape[1] for row in rows], size)
+            Together.of([drops[row.name] for row in rows], [row.shape[1] for row in rows], size, last)
             for size, rows in sizes.items()
         )
 

@@ -26,19 +26,22 @@ class Together:
     tokens: Tensor  # (S, 9)
     rates: Tensor  # (S,)
     sites: Tensor  # (S, 2): channels and stream
+    channels_last: bool  # whether the model's weights are, which makes its maps so whatever the images are
 
     @classmethod
-    def of(cls, drops: Sequence[Drop], channels: list[int], size: tuple[int, int]) -> "Together":
+    def of(cls, drops: Sequence[Drop], channels: list[int], size: tuple[int, int], channels_last: bool) -> "Together":
         """Gathers what the drops say; from then on their tokens and rates are views."""
         tokens = torch.stack([drop.tokens for drop in drops])
         rates = torch.stack([drop.rate for drop in drops])
         for number, drop in enumerate(drops):
             drop.tokens, drop.rate = tokens[number], rates[number]
         rows = [[count, stream(drop.site)] for drop, count in zip(drops, channels, strict=True)]
-        return cls(drops, channels, size, tokens, rates, torch.tensor(rows, dtype=torch.int64, device=tokens.device))
+        sites = torch.tensor(rows, dtype=torch.int64, device=tokens.device)
+        return cls(drops, channels, size, tokens, rates, sites, channels_last)
 
     def draw(self, samples: int, channels_last: bool) -> None:
-        """Make the masks of the forward pass to come, of so many samples."""
+        """Make the masks of the forward pass to come, of so many samples, given in such a memory format."""
+        channels_last = channels_last or self.channels_last
         noise = self.drops[0].noise
         assert noise is not None, "drawn together, masks are a function of `draw_from`'s tensor"
         arguments = (noise, samples, self.channels, list(self.size), channels_last)

@@ -84,7 +84,8 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     from autodropout.patterns.kernels.conv import conv_bits as kernel
 
-    return kernel(tokens, rate, seed, stream, shape, channels_last)
+    with torch.cuda.device_of(seed):  # Triton launches on the current device
+        return kernel(tokens, rate, seed, stream, shape, channels_last)
 
 
 @conv_bits.register_fake
@@ -125,7 +126,8 @@ def _(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from autodropout.patterns.kernels.conv import conv_bits_together as kernel
 
-    return kernel(tokens, rates, sites, seed, samples, channels, size, channels_last)
+    with torch.cuda.device_of(seed):
+        return kernel(tokens, rates, sites, seed, samples, channels, size, channels_last)
 
 
 @conv_bits_together.register_fake
@@ -159,7 +161,8 @@ def sequence_bits(
 def _(tokens: Tensor, rate: Tensor, seed: Tensor, stream: int, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
     from autodropout.patterns.kernels.sequence import sequence_bits as kernel
 
-    return kernel(tokens, rate, seed, stream, shape)
+    with torch.cuda.device_of(seed):
+        return kernel(tokens, rate, seed, stream, shape)
 
 
 @sequence_bits.register_fake
@@ -217,9 +220,10 @@ def put_on(h: Tensor, bits: Tensor, kept: Tensor, channels_last: bool) -> Tensor
     """`h * m * Size / Sum` for eager code on a GPU: a map in channels_last, or rows of values side by side."""
     from autodropout.patterns.kernels.apply import apply_last, apply_rows
 
-    if channels_last:
-        return apply_last(h.contiguous(memory_format=torch.channels_last), bits, kept)
-    return apply_rows(h.reshape(*bits.shape[:-1], -1), bits, kept).view(h.shape)
+    with torch.cuda.device_of(h):
+        if channels_last:
+            return apply_last(h.contiguous(memory_format=torch.channels_last), bits, kept)
+        return apply_rows(h.reshape(*bits.shape[:-1], -1), bits, kept).view(h.shape)
 
 
 @put_on.register_fake

@@ -19,6 +19,7 @@ never looks at a value. What changes from one step to the next lies in tables on
 """
 
 import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -83,7 +84,8 @@ class Lane:
                     work()
 
             return eagerly
-        with self.active(), self.drawing():
+        with self.active(), self.drawing(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")  # it soon is
             for _ in range(WARM_UPS):
                 work()
         self.wait()

@@ -114,8 +114,11 @@ class StackedAdam:
 
 
 def _flat(value: Tensor, like: Tensor) -> Tensor:
-    """(K, ...) -> (K, size), in the order in which `like` lies in memory: no copy where the two lie alike."""
-    return (value if like.is_contiguous() else value.mT).flatten(1)
+    """(K, ...) -> (K, size), in the order in which `like` lies in memory: no copy where the two lie alike.
+
+    Detached it is nobody's view: what a view is of would be compiled into its code, which then serves fewer tensors.
+    """
+    return (value if like.is_contiguous() else value.mT).flatten(1).detach()
 
 
 def look(gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,7 +71,9 @@ def _launch(
         tokens, rate, sites, seed, found, counts, bits, kept, stream, samples, channels[0], height, width, unit_bytes,
         len(channels), **several, LANES=LANES, ZEROS=ZEROS, num_warps=4,
     )  # fmt: skip
-    wide = min(LANES, triton.next_power_of_2(unit_bytes))
+    # Of a large map so many bytes at once that few lanes are idle behind the last: 56x56 cells are 392, 7 times 64.
+    wide = min((LANES, LANES // 2), key=lambda lanes: triton.cdiv(unit_bytes, lanes) * lanes)
+    wide = min(wide, triton.next_power_of_2(unit_bytes))
     group = LANES // wide
     splits = max(1, min(together // group, PROGRAMS // blocks))
     _cover[(blocks, splits)](
@@ -235,9 +237,10 @@ def _cover(
     hits = tl.load(counts + block)
     first = tl.program_id(1) * GROUP
     if first < hits:
+        stride = channels  # under a name of its own: an argument of 1 is a constant, which a branch cannot change
         if SEVERAL:
             site = tl.load(counts + tl.num_programs(0) + block)
-            channels = tl.load(sites + 2 * site).to(tl.int32)
+            stride = tl.load(sites + 2 * site).to(tl.int32)
             tokens += site * TOKENS
             kept += site
         size_y, period_y, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
@@ -273,6 +276,6 @@ def _cover(
                     v += tl.where(last, v_y - (width - 1) * v_x, v_x)
                     u += tl.where(last, u_y - (width - 1) * u_x, u_x)
                     x = tl.where(last, 0, x + 1)
-                target = bits + address + (byte * channels if LAST else byte)
+                target = bits + address + (byte * stride if LAST else byte)
                 tl.store(target, packed.to(tl.uint8), mask=live & (byte < unit_bytes))
-        tl.atomic_add(kept, -tl.sum(dropped).to(tl.int64))
+        tl.atomic_add(kept, -tl.sum(dropped).to(tl.int64), sem="relaxed")
