@@ -1,7 +1,7 @@
 """What a policy costs in training: whole steps with nothing, with nn.Dropout, with a full policy at the same sites.
 
     python benchmarks/training.py [--smoke] [--rounds 12] [--out results/training-cpu.json]
-    python benchmarks/training.py --cuda [--out results/training-cuda.json]    # also what data and augmentation take
+    python benchmarks/training.py --cuda [--only data]    # also, or only, what data and augmentation take on a GPU
 
 A step is forward, backward and SGD on random data. Rounds are interleaved over the variants, so that a slow moment of
 the machine hits all; the overhead of a variant is its time less that of "nothing" in the same round. "nn.Dropout" is
@@ -185,8 +185,7 @@ def cost_of_data(smoke: bool, rounds: int) -> list[dict[str, object]]:
     for name, training, stored in data_cases(smoke):
         for compiled in (False, True):
             run = Run(device=device, precision="bfloat16", compile=compiled)
-            steps = {"with data": real_step(training, stored, run), "one batch": fixed_step(training, stored, run)}
-            times = interleaved(steps, rounds, 3 if smoke else 30, device)
+            times = interleaved(data_steps(training, stored, run), rounds, 3 if smoke else 30, device)
             shares = [1 - fixed / real for real, fixed in zip(times["with data"], times["one batch"], strict=True)]
             row = {"case": name, "compiled": compiled, "rounds": rounds, "share": quartiles(shares)}
             row |= {f"{label}, ms": quartiles([1e3 * t for t in values]) for label, values in times.items()}
@@ -222,44 +221,46 @@ def random_splits(training: ImageTraining, stored: int) -> Splits:
     return Splits(part, part[:1], part[:1])
 
 
-def real_step(training: ImageTraining, stored: int, run: Run) -> Step:
-    learner = Learner(training, random_splits(training, stored), None, 0.0, 0, run, ExitStack())
-    numbers = itertools.count()
-    return lambda: discard(learner.step(next(numbers)))
-
-
-def fixed_step(training: ImageTraining, stored: int, run: Run) -> Step:
+def data_steps(training: ImageTraining, stored: int, run: Run) -> dict[str, Step]:
+    """Steps of one learner, which is compiled once: on its own images, and on a batch that lies ready."""
     learner = Learner(training, random_splits(training, stored), None, 0.0, 0, run, ExitStack())
     images = torch.randn(training.batch, 3, training.resolution, training.resolution, device=run.where)
     labels = torch.arange(training.batch, device=run.where) % 10
-    classes = training.pictures.kind.classes
+    classes, objective, numbers = training.pictures.kind.classes, learner.objective, itertools.count()
 
     def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
         target = F.one_hot(labels, classes).float()
         return {"train_loss": F.cross_entropy(forward(images), target, label_smoothing=training.label_smoothing)}
 
-    learner.objective = losses
-    return lambda: discard(learner.step(0))
+    def with_data() -> None:
+        learner.objective = objective
+        learner.step(next(numbers))
 
+    def one_batch() -> None:
+        learner.objective = losses
+        learner.step(next(numbers))
 
-def discard(value: object) -> None:
-    pass
+    return {"with data": with_data, "one batch": one_batch}
 
 
 def main() -> None:
     parser = options(__doc__, None, smoke="small models and few rounds")
     parser.add_argument("--cuda", action="store_true", help="on the GPU, and what data and augmentation take there")
+    parser.add_argument("--only", choices=("policies", "data"), help="one half of what --cuda measures")
     parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
+    if args.only and not args.cuda:
+        parser.error(f"--only {args.only} chooses among what --cuda measures")
     device = torch.device("cuda" if args.cuda else "cpu")
     out = args.out or Path(f"results/training-{device.type}.json")
     rounds = 2 if args.smoke else args.rounds
     machine = torch.cuda.get_device_name() if args.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     what = f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds"
     record = facts(what, ("torch",), machine)
-    record["policies"] = cost_of_policies(args.smoke, rounds, device)
-    write(record, out)
-    if args.cuda:
+    if args.only != "data":
+        record["policies"] = cost_of_policies(args.smoke, rounds, device)
+        write(record, out)
+    if args.cuda and args.only != "policies":
         record["data"] = cost_of_data(args.smoke, rounds)
         write(record, out)
     print(f"\nraw times: {out}")
