@@ -4,23 +4,33 @@
 
 1. Of each method in the journal of the search the 10 policies with the best rewards, 5 new seeds each, beside no policy
    and the classical methods at the best rate that `ptb_proxy.py` saw, with the same seeds.
-2. The 3 best of them by their new mean, for each method, and the others again: trained 4 times longer, the same seeds.
+2. The 3 best of them by their new mean, for each method, and the others again: trained 4 times longer, 3 of the seeds.
+   With `--longer-training` that is another training: the one that the search is for.
 
-The difference between a policy's reward in the search and its mean over new seeds is what was luck.
+The difference between a policy's reward in the search and its mean over new seeds is what was luck. The first of these
+10 owes its place to the new seeds, too; the mean over all 10, by which methods are compared here, does not.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from autodropout.tables import Entry
+from autodropout.tables import Entry, TableTrial
+from autodropout.tables.statistics import sign_flips
 from autodropout.tables.surrogate import active
-from ptb_study import NONE, SPACE, Child, Piece, Tokens, families, minutes, parsed, perplexity, study_options
+from ptb_study import LONGER, NONE, SPACE, Child, Piece, Tokens, families, perplexities, spread, study_options
 from ptb_study import values as rewards
-from recording import Table, facts, write
+from recording import Table, write
 
 FIRST_SEED = 1_000_000  # of those that no search uses
-LONGER = 4
+PHASE, LONGER_PHASE = "finalists {}", "finalists {}, longer"  # of the search with that seed
+
+Groups = dict[tuple[str, int], list[float]]
+"""Rewards by method and number, over seeds."""
+
+Lucky = dict[tuple[str, int], TableTrial]
+"""By the same, what a search saw of its best policies."""
 
 
 def distinct(entries: Sequence[Entry], count: int) -> list[Entry]:
@@ -53,21 +63,53 @@ def peers(piece: Piece, training: str, steps: int, seeds: range) -> list[Child]:
     return children
 
 
-def grouped(children: Sequence[Child], found: Sequence[Entry]) -> dict[tuple[str, int], list[float]]:
-    """Rewards by method and number, over seeds."""
-    groups: dict[tuple[str, int], list[float]] = {}
+def grouped(children: Sequence[Child], found: Sequence[Entry]) -> Groups:
+    groups: Groups = {}
     for child, value in zip(children, rewards(found), strict=True):
         groups.setdefault((child.method, child.number), []).append(value)
     return groups
 
 
-def main() -> None:
-    parser = study_options(__doc__, "finalists")
-    parser.add_argument("--rate", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=0, help="of the searches")
-    args = parsed(parser)
+def top(entries: Sequence[Entry], methods: Sequence[str], count: int) -> Lucky:
+    """Of each method its best policies in the search."""
+    found = {m: distinct([entry for entry in entries if entry.trial.method == m], count) for m in methods}
+    return {(method, entry.trial.number): entry.trial for method in methods for entry in found[method]}
+
+
+def best(again: Groups, lucky: Lucky, methods: Sequence[str], count: int) -> set[tuple[str, int]]:
+    """Of each method the best by its mean over new seeds."""
+    ordered = sorted((key for key in again if key in lucky), key=lambda key: -statistics.fmean(again[key]))
+    return {key for method in methods for key in [key for key in ordered if key[0] == method][:count]}
+
+
+def by_method(again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[str, Any]]:
+    """All finalists of a method together, seed by seed, paired with the first method's: no choice among them helps."""
+    rows = []
+    means: dict[str, list[float | None]] = {}
+    for method in methods:
+        own = [key for key in again if key in lucky and key[0] == method]
+        means[method] = perplexities([statistics.fmean(of) for of in zip(*(again[key] for key in own), strict=True)])
+        searched = perplexities([lucky[key].value or 0.0 for key in own])
+        pairs = zip(means[method], means[methods[0]], strict=True)
+        differences = [a - b for a, b in pairs if a is not None and b is not None]
+        known = [value for value in searched if value is not None]
+        rows.append(
+            {
+                "method": method,
+                "policies": len(own),
+                "in_search": statistics.fmean(known) if known else None,
+                "again": means[method],
+                "difference": differences,
+                "p": sign_flips(differences) if method != methods[0] and differences else None,
+            }
+        )
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "finalists", argv)
     piece = Piece(args, "finalists")
-    top, kept, count = (2, 1, 2) if args.smoke else (10, 3, 5)
+    many, kept, count, fewer = (2, 1, 2, 2) if args.smoke else (10, 3, 5, 3)
     seeds = range(FIRST_SEED, FIRST_SEED + count)
     others = peers(piece, args.training, args.steps, seeds)
     steps = piece.training(args.training, args.steps).steps
@@ -77,55 +119,55 @@ def main() -> None:
         if entry.trial.phase == f"search {args.seed}" and entry.trial.rate == args.rate
         if (entry.trial.training, entry.trial.steps) == (args.training, steps)
     ]
-    if not searched:
-        raise SystemExit(f"ptb_search.py has not searched with {args.training}, {steps} steps, rate {args.rate} yet")
-    methods = list(dict.fromkeys(entry.trial.method for entry in searched))
-    chosen = {m: distinct([entry for entry in searched if entry.trial.method == m], top) for m in methods}
-    lucky = {(m, entry.trial.number): entry.trial for m in methods for entry in chosen[m]}
+    methods = args.methods
+    for method in methods:  # the best of half a search would be another
+        done = sum(entry.trial.method == method for entry in searched)
+        if done < args.trials:
+            raise SystemExit(
+                f"search {args.seed} by {method} has {done} of {args.trials} trials: run ptb_search.py first"
+            )
+    lucky = top(searched, methods, many)
     children = [Child(m, number, t.tokens, args.rate, seed) for (m, number), t in lucky.items() for seed in seeds]
-    again = grouped([*children, *others], piece.train("finalists", args.training, args.steps, [*children, *others]))
-    best = {
-        (method, number)
-        for method in methods
-        for _, number in sorted(
-            (key for key in again if key in lucky and key[0] == method), key=lambda key: -statistics.fmean(again[key])
-        )[:kept]
-    }
-    longer = [child for child in children if (child.method, child.number) in best] + others
-    long = grouped(longer, piece.train("finalists, longer", args.training, LONGER * args.steps, longer))
-    table = Table(("in the search", f"{count} new seeds", "4x longer"), 36, 24)
-    rows: list[dict[str, Any]] = []
+    children += others
+    again = grouped(children, piece.train(PHASE.format(args.seed), args.training, args.steps, children))
+    chosen = best(again, lucky, methods, kept) | {(child.method, child.number) for child in others}
+    longer = [c for c in children if (c.method, c.number) in chosen and c.seed < FIRST_SEED + fewer]
+    phase = LONGER_PHASE.format(args.seed)
+    long = grouped(longer, piece.train(phase, args.longer_training, LONGER * args.steps, longer))
+    columns = ("rate", "in the search", f"{count} new seeds", f"{LONGER}x longer")
+    rates = {(child.method, child.number): child.rate for child in children}
+    table, rows = Table(columns, 36, 24), []
     for key, found in sorted(again.items(), key=lambda item: -statistics.fmean(item[1])):
-        method, number = key
-        seen = perplexity(lucky[key].value or 0.0) if key in lucky else None
-        name = f"{method} {number}" if key in lucky else method
+        name = f"{key[0]} {key[1]}" if key in lucky else key[0]
+        seen = perplexities([lucky[key].value or 0.0])[0] if key in lucky else None
         rows.append(
-            {"policy": name, "search": seen, "again": _perplexities(found), "longer": _perplexities(long.get(key, []))}
-        )
-        table.row(
-            name,
             {
-                "in the search": None if seen is None else f"{seen:.2f}",
-                f"{count} new seeds": _shown(found),
-                "4x longer": _shown(long[key]) if key in long else None,
-            },
+                "policy": name,
+                "method": key[0],
+                "rate": rates[key],
+                "search": seen,
+                "again": perplexities(found),
+                "longer": perplexities(long.get(key, [])),
+            }
         )
-    print(f"\nall trials of this journal: {minutes(piece.journal.entries):.1f} minutes")
+        shown = (f"{rates[key]:g}", None if seen is None else f"{seen:.2f}", spread(found, error=True))
+        shown += (spread(long[key], error=True) if key in long else None,)
+        table.row(name, dict(zip(columns, shown, strict=True)))
+    together = by_method(again, lucky, methods)
+    print()
+    for row in together:
+        means = [value for value in row["again"] if value is not None]
+        print(
+            f"{row['method']}: its {row['policies']} policies had {row['in_search'] or math.nan:.2f} in the search on "
+            f"average, {statistics.fmean(means) if means else math.nan:.2f} with new seeds"
+        )
+    print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = (
-        f"finalists on Penn Treebank: {args.training}, {args.steps} steps and {LONGER} times as many, rate {args.rate}"
+        f"finalists on Penn Treebank: {args.training}, {args.steps} steps, rate {args.rate}; longer: "
+        f"{args.longer_training}, {LONGER * args.steps} steps"
     )
-    write(facts(what, ("torch",), piece.machine) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
-
-
-def _perplexities(found: Sequence[float]) -> list[float]:
-    return [perplexity(value) for value in found]
-
-
-def _shown(found: Sequence[float]) -> str:
-    """Mean ± standard error."""
-    values = _perplexities(found)
-    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{error}"
+    record = piece.record(what) | {"rows": rows, "methods": together}
+    write(record, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@
 For trainings of a quarter, a half and all of `--steps`:
 - the deviation between seeds: no policy at all, 8 seeds;
 - what regularization is worth: classical methods at four rates, 2 seeds each. A reward is worth searching where the
-  best of them beats no policy by 5 deviations or more;
-- whether the order of policies is that of longer training: Spearman's correlation, over 32 random policies, with
-  training 4 times longer, and its bootstrap interval; beside it that of two seeds at the same length, which no proxy of
-  one seed can be expected to pass by much;
+  best of them beats no policy by 5 deviations or more. The best by one seed is judged by the other, and the reverse:
+  the best of 24 judged by what made it the best would look better than it is;
+- whether the order of policies is that of training 4 times longer: Spearman's correlation over 34 random policies, and
+  its bootstrap interval; beside it that of two seeds at the same length, which no proxy of one seed can be expected to
+  pass by much. With `--longer-training` the longer one is another: that which the search is for;
 - the rate to search at: how far policies lie apart at each, how many are better than none, and how much of their order
   is only the number of sites they use. Where that is most of it, a search mostly learns to use fewer sites.
 
@@ -16,19 +17,18 @@ Trainings that fail stay in the journal, and in the table.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
-from ptb_study import NONE, SPACE, Child, Piece, Tokens, families, minutes, parsed, perplexity, spread, study_options
+from ptb_study import LONGER, NONE, SPACE, Child, Piece, Tokens, families, perplexities, spread, study_options
 from ptb_study import values as rewards
-from recording import Table, facts, write
+from recording import Table, write
 
 BASELINE_RATES = (0.05, 0.1, 0.2, 0.3)
 SEARCH_RATES = (0.1, 0.05, 0.2)  # the first one's policies are trained longer, too
-LONGER = 4
 PHASE = "proxy"
 
 
@@ -57,37 +57,61 @@ Found = dict[Child, float]
 """Rewards of one training and length."""
 
 
-def train_all(piece: Piece, name: str, steps: int, count: int) -> tuple[list[Child], list[Child], Found]:
+def train_length(piece: Piece, name: str, steps: int, count: int) -> tuple[list[Child], list[Child], Found]:
     """Everything at one length, in as few jobs as possible: no policy, the classical methods, and all rewards."""
     bare = nothing(2 if piece.smoke else 8)
-    peers = baselines(2, BASELINE_RATES[:1] if piece.smoke else BASELINE_RATES)
+    peers = baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
     random = [child for rate in SEARCH_RATES for child in policies(count, rate, 0)]
     children = [*bare, *peers, *random, *policies(count, SEARCH_RATES[0], 1)]
     return bare, peers, dict(zip(children, rewards(piece.train(PHASE, name, steps, children)), strict=True))
 
 
-def judge_length(piece: Piece, name: str, steps: int, count: int) -> dict[str, Any]:
+def train_longer(piece: Piece, name: str, steps: int, count: int) -> Found:
+    """The policies at the first rate, and beside them, to fill the job, no policy and each classical method once."""
+    children = policies(count, SEARCH_RATES[0], 0) + nothing(2 if piece.smoke else 8)
+    children += baselines(1, SEARCH_RATES[:1])
+    return dict(zip(children, rewards(piece.train(PHASE, name, steps, children)), strict=True))
+
+
+def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float:
+    """What the best classical method has before none: chosen by all seeds but one, judged by that one, in turn."""
+    judged = []
+    for held_out in range(min(map(len, by_peer.values()))):
+        others = {peer: [v for seed, v in enumerate(of) if seed != held_out] for peer, of in by_peer.items()}
+        chosen = max(others, key=lambda peer: statistics.fmean(others[peer]))
+        judged.append(by_peer[chosen][held_out])
+    return statistics.fmean(judged) - statistics.fmean(none)
+
+
+def judge_length(piece: Piece, name: str, longer_name: str, steps: int, count: int) -> dict[str, Any]:
     """One row of the table of lengths."""
-    bare, peers, found = train_all(piece, name, steps, count)
+    bare, peers, found = train_length(piece, name, steps, count)
     first, again = (policies(count, SEARCH_RATES[0], seed) for seed in (0, 1))
-    longer = rewards(piece.train(PHASE, name, LONGER * steps, first))
+    longer = train_longer(piece, longer_name, LONGER * steps, count)
     none = [found[child] for child in bare]
     by_peer: dict[str, list[float]] = {}
     for child in peers:
         by_peer.setdefault(f"{child.method} at {child.rate:g}", []).append(found[child])
     best = max(by_peer, key=lambda peer: statistics.fmean(by_peer[peer]))
     deviation = seed_spread([none]).deviation
-    here = [found[child] for child in first]
+    here, there = [found[child] for child in first], [longer[child] for child in first]
     return {
         "training": name,
         "steps": piece.training(name, steps).steps,
-        "none": [perplexity(value) for value in none],
+        "seconds": piece.seconds(name, steps),
+        "none": perplexities(none),
         "deviation": deviation,
-        "peers": {peer: [perplexity(value) for value in of] for peer, of in by_peer.items()},
+        "peers": {peer: perplexities(of) for peer, of in by_peer.items()},
         "best_peer": best,
-        "gain_in_deviations": (statistics.fmean(by_peer[best]) - statistics.fmean(none)) / deviation,
-        "longer": bootstrap(spearman, here, longer)._asdict(),
+        "gain_in_deviations": gain(by_peer, none) / deviation,
+        "longer_training": longer_name,
+        "longer_steps": piece.training(longer_name, LONGER * steps).steps,
+        "policies": count,
+        "longer": bootstrap(spearman, here, there)._asdict(),
         "two_seeds": bootstrap(spearman, here, [found[child] for child in again])._asdict(),
+        "none_longer": perplexities([longer[child] for child in bare]),
+        "random_longer": perplexities(there),
+        "peers_longer": {c.method: perplexities([v])[0] for c, v in longer.items() if c.method in families()},
         "shown": {"none": spread(none), "best": spread(by_peer[best])},
         "rates": [judge_rate(rate, count, found, statistics.fmean(none), deviation) for rate in SEARCH_RATES],
     }
@@ -99,7 +123,7 @@ def judge_rate(rate: float, count: int, found: Found, none: float, deviation: fl
     here = [found[child] for child in children]
     return {
         "rate": rate,
-        "random": [perplexity(value) for value in here],
+        "random": perplexities(here),
         "deviation_of_seeds": float(np.std(here, ddof=1)) / deviation,
         "better_than_none": sum(value > none for value in here) / count,
         "with_sites_used": bootstrap(spearman, here, [sites_used(child.tokens) for child in children])._asdict(),
@@ -107,35 +131,38 @@ def judge_rate(rate: float, count: int, found: Found, none: float, deviation: fl
     }
 
 
-def main() -> None:
-    args = parsed(study_options(__doc__, "proxy"))
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "proxy", argv)
     piece = Piece(args, "proxy")
-    count = 4 if piece.smoke else 32
-    lengths = [args.steps // 4, args.steps // 2, args.steps]
-    columns = ("none, perplexity", "best classical", "gain/deviation", "with 4x longer", "two seeds")
+    count = 4 if piece.smoke else 34  # so that jobs of 48 are full
+    lengths = [round(share * args.steps) for share in args.lengths]
+    for steps in lengths:
+        train_length(piece, args.training, steps, count)
+    for steps in lengths:  # apart: another training is another crowd
+        train_longer(piece, args.longer_training, LONGER * steps, count)
+    columns = ("none, perplexity", "best classical", "gain/deviation", f"with {LONGER}x longer", "two seeds")
     table, rows = Table(columns, 34, 24), []
     for steps in lengths:
-        row = judge_length(piece, args.training, steps, count)
+        row = judge_length(piece, args.training, args.longer_training, steps, count)
         rows.append(row)
-        shown = {"none, perplexity": row["shown"]["none"], "best classical": row["shown"]["best"]}
-        shown |= {"gain/deviation": f"{row['gain_in_deviations']:.1f}", "with 4x longer": _interval(row["longer"])}
-        table.row(f"{row['training']}, {row['steps']:,} steps", shown | {"two seeds": _interval(row["two_seeds"])})
-        print(f"    the best classical method: {row['best_peer']}")
+        shown = (row["shown"]["none"], row["shown"]["best"], f"{row['gain_in_deviations']:.1f}")
+        shown += (_interval(row["longer"]), _interval(row["two_seeds"]))
+        table.row(f"{row['training']}, {row['steps']:,} steps", dict(zip(columns, shown, strict=True)))
+        print(f"    {row['seconds']:.2f} s a child; best: {row['best_peer']}; longer: {row['longer_training']}")
     print()
-    table = Table(("random, perplexity", "deviation", "better than none", "with sites used"), 34, 24)
+    columns = ("random, perplexity", "deviation", "better than none", "with sites used")
+    table = Table(columns, 34, 24)
     for row in rows:
         for found in row["rates"]:
-            shown = {"random, perplexity": found["shown"], "deviation": f"{found['deviation_of_seeds']:.1f} of seeds'"}
-            shown["better than none"] = f"{found['better_than_none']:.0%}"
-            shown["with sites used"] = _interval(found["with_sites_used"])
-            table.row(f"{row['steps']:,} steps at {found['rate']:g}", shown)
-    print(f"\nall trials of this journal: {minutes(piece.journal.entries):.1f} minutes")
+            shown = (found["shown"], f"{found['deviation_of_seeds']:.1f} of seeds'", f"{found['better_than_none']:.0%}")
+            shown += (_interval(found["with_sites_used"]),)
+            table.row(f"{row['steps']:,} steps at {found['rate']:g}", dict(zip(columns, shown, strict=True)))
+    print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
-    record = facts(what, ("torch", "numpy"), piece.machine) | {"rows": rows}
-    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}"))
+    write(piece.record(what) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.training}"))
 
 
-def _interval(found: dict[str, float]) -> str:
+def _interval(found: Mapping[str, float]) -> str:
     return f"{found['estimate']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
 
 

@@ -8,26 +8,23 @@ trial i of each method has the same seed. A search that was cut is resumed from 
 there, and the proposer learns from it again.
 
 Writes best-so-far curves with bootstrap bands (`autodropout.tables.statistics.best_so_far`) beside the table. Their
-values are rewards of single seeds, so the best is partly luck: `ptb_finalists.py` takes that out.
+values are rewards of single seeds, so the best is partly luck: `ptb_finalists.py` takes that out. Minutes until a
+search has seen a reward are those of whole rounds: before its end nobody knows what a round has found.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from autodropout.controller import PROPOSERS, make_proposer
+from autodropout.controller import make_proposer
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import trial_seed
 from autodropout.tables import Entry
-from autodropout.tables.statistics import Band, best_so_far
-from ptb_study import SPACE, Child, Piece, minutes, parsed, perplexity, study_options, values
-from recording import Table, facts, write
+from autodropout.tables.statistics import best_so_far
+from ptb_study import MINIBATCH, SPACE, Child, Piece, minutes, perplexities, perplexity, study_options, values
+from recording import Table, write
 
-MINIBATCH = 16
 FLOOR = 0.0  # what a child that diverges scores
 
 
@@ -80,53 +77,47 @@ def resume(searches: Sequence[Search], entries: Sequence[Entry], phase: str, tra
             search.learn(own[start : start + MINIBATCH])
 
 
-def draw(bands: Mapping[str, Band], target: float, path: Path) -> None:
-    """Perplexity of the best so far over trials, one line and its band a method."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for method, band in bands.items():
-        trials = np.arange(1, len(band.best) + 1)
-        (line,) = axes.step(trials, _perplexities(band.best), where="post", label=method, linewidth=1.8)
-        low, high = _perplexities(band.high), _perplexities(band.low)
-        axes.fill_between(trials, low, high, step="post", alpha=0.15, color=line.get_color(), linewidth=0)
-    axes.axhline(perplexity(target), color="0.6", linewidth=1, linestyle=":")
-    axes.set_xscale("log")
-    axes.set_xlabel("trials (dotted: the best of random search)")
-    axes.set_ylabel("best validation perplexity so far, one seed")
-    axes.grid(color="0.9")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-
-
-def _perplexities(rewards: np.ndarray) -> np.ndarray:
-    return np.array([perplexity(float(reward)) if reward > 0 else math.nan for reward in rewards])
-
-
 def reached(entries: Sequence[Entry], target: float) -> tuple[int, float] | None:
     """How many trials, and minutes of the machine, a search took to see a reward at least as good."""
     for number, entry in enumerate(entries, start=1):
         if _score(entry) >= target:
-            return number, minutes(entries[:number])
+            return number, minutes(entries[: -(-number // MINIBATCH) * MINIBATCH])
     return None
 
 
-def main() -> None:
-    parser = study_options(__doc__, "search")
-    parser.add_argument("--methods", nargs="+", choices=PROPOSERS, default=["random", "controller-paper", "controller"])
-    parser.add_argument("--trials", type=int, default=512, help="policies for each method")
-    parser.add_argument("--rate", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=0, help="of the searches")
-    args = parsed(parser)
-    trials = 2 * MINIBATCH if args.smoke else args.trials
-    if trials % MINIBATCH:
-        parser.error(f"--trials must be a multiple of {MINIBATCH}, got {trials}")
+def summary(search: Search, target: float) -> dict[str, Any]:
+    """One row: how a method did, and how soon it was as good as the target."""
+    rewards = values(search.entries)
+    last = [perplexity(reward) for reward in rewards[-64:] if reward]
+    band = best_so_far(rewards, block=MINIBATCH)
+    return {
+        "method": search.method,
+        "trials": len(rewards),
+        "best": perplexities([max(rewards)])[0],
+        "last": float(np.mean(last)) if last else None,
+        "diverged": sum(entry.trial.value is None for entry in search.entries),
+        "minutes": minutes(search.entries),
+        "reached": reached(search.entries, target),
+        # A band's low end is of rewards: of perplexities it is the high one.
+        "curve": {
+            name: [_rounded(value) for value in perplexities(of.tolist())]
+            for name, of in zip(("best", "high", "low"), band, strict=True)
+        },
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "search", argv)
     piece = Piece(args, "search")
-    piece.together = max(piece.together, MINIBATCH * len(args.methods))
+    piece.together = MINIBATCH * len(args.methods)
     phase = f"search {args.seed}"
     searches = [Search(method, args.seed, args.rate) for method in args.methods]
     resume(searches, piece.journal.entries, phase, args.training, piece.training(args.training, args.steps).steps)
-    while behind := [search for search in searches if len(search.entries) < trials]:
+    while behind := [search for search in searches if len(search.entries) < args.trials]:
         least = min(len(search.entries) for search in behind)
         now = [search for search in behind if len(search.entries) == least]
         children = [child for search in now for child in search.next(MINIBATCH)]
@@ -134,32 +125,21 @@ def main() -> None:
         for place, search in enumerate(now):
             search.learn(found[place * MINIBATCH : (place + 1) * MINIBATCH])
     target = max(values(searches[0].entries))
-    table = Table(("best, perplexity", "mean of last 64", "diverged", "minutes", "as good as the first"), 20, 22)
-    rows: list[dict[str, Any]] = []
+    columns = ("best, perplexity", "mean of last 64", "diverged", "minutes", f"as good as {searches[0].method}")
+    table, rows = Table(columns, 20, 24), []
     for search in searches:
-        rewards = values(search.entries)
-        failed = sum(entry.trial.value is None for entry in search.entries)
-        last = [perplexity(reward) for reward in rewards[-64:] if reward]
-        sooner = reached(search.entries, target)
-        rows.append(
-            {
-                "method": search.method,
-                "trials": len(rewards),
-                "best": perplexity(max(rewards)),
-                "last": float(np.mean(last)),
-                "diverged": failed,
-                "minutes": minutes(search.entries),
-                "reached": sooner,
-            }
-        )
-        shown = {"best, perplexity": f"{perplexity(max(rewards)):.2f}", "mean of last 64": f"{np.mean(last):.2f}"}
-        shown |= {"diverged": failed, "minutes": f"{minutes(search.entries):.1f}"}
-        took = "never" if sooner is None else f"{sooner[0]} trials, {sooner[1]:.1f} min"
-        table.row(search.method, shown | {"as good as the first": took})
-    bands = {search.method: best_so_far(values(search.entries), block=MINIBATCH) for search in searches}
-    draw(bands, target, args.out.with_name(f"{args.out.stem}-{args.seed}.png"))
+        row = summary(search, target)
+        rows.append(row)
+        took = "never" if row["reached"] is None else "{} trials, {:.1f} min".format(*row["reached"])
+        shown = (_shown(row["best"]), _shown(row["last"]), row["diverged"], f"{row['minutes']:.1f}", took)
+        table.row(search.method, dict(zip(columns, shown, strict=True)))
+    print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = f"searches on Penn Treebank: {args.training}, {args.steps} steps, rate {args.rate}, seed {args.seed}"
-    write(facts(what, ("torch",), piece.machine) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
+    write(piece.record(what) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 if __name__ == "__main__":

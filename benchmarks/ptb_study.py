@@ -4,17 +4,24 @@
     python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
+    python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once
     python benchmarks/ptb_table.py        all trials as one Parquet file
     python benchmarks/simulate.py         searches replayed on that table
+    python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on where it was: it ends by itself when the
-next job would not fit into `--minutes`, with exit code 3, and the same command again does the rest. A job trains
-`--together` children at once (`LanguageTraining.fit_many`). Carried from machine to machine, the folder is all there
-is. Tables are printed, and written as JSON beside the journals; they are computed from the journals alone.
+The first four take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
+where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same command
+again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from them
+alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
 
-What it costs with 4,000 steps for a child of the search and 16,000 for a final one, in millions of steps of one child:
-2.1 for the proxy, 2.0 for each method of the search, 2.0 for finalists, 4.0 for the final table. These scripts need
-torch, numpy and matplotlib, and no database.
+A job trains `--together` children at once (`LanguageTraining.fit_many`), and takes as long with fewer of them. Hence
+all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
+them. What it costs in steps of one child, for S `--steps` of a child of the search and 4 S of a final one:
+
+    proxy 624 S, with another `--longer-training` 672 S;  search 1,536 S;  finalists 384 S;  final table 768 S
+
+and for each job 8 readings of the validation text, as long as 160 steps by estimate. These scripts need torch and
+numpy, and no database.
 
 The classical baselines are policies here, so that they can be trained in the same crowd: a pattern of 70 words without
 gaps covers a segment, hence it is Dropout, WordDropout where channels share a draw, and Variational Dropout where words
@@ -30,21 +37,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from autodropout.controller import PROPOSERS
 from autodropout.layers import baseline
 from autodropout.recipes.language import ptb_small
 from autodropout.spaces import TRANSFORMER_SITES, Policy, SequencePattern, TransformerPolicy, TransformerSpace
 from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.training.language import REWARD, LanguageTraining
 from autodropout.training.run import Run, identity
-from recording import options
+from recording import facts, options
 
 SPACE = TransformerSpace()
 PAUSED = 3  # the exit code of a piece that has left something to do
 SMOKE_STEPS = 400  # a smoke test trains for so many times fewer
+TOGETHER, SMOKE_TOGETHER = 48, 12
+LONGER = 4  # times as many steps has what a search is for
+MINIBATCH = 16  # policies that a method proposes at once
+METHODS = ("random", "controller-paper", "controller")
 
 Tokens = tuple[int, ...]
 
@@ -116,19 +128,34 @@ class Child(NamedTuple):
 class Piece:
     """One run of a script: a journal, and the time there is."""
 
+    ready: ClassVar[tuple[str, int] | None] = None  # what the process's crowd is of, and for how many children
+
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         self.smoke: bool = args.smoke
         self.folder: Path = args.folder
         self.together: int = args.together
         self.ends = time.monotonic() + 60 * args.minutes
         self.journal = Journal(self.folder / f"{name}.jsonl", SPACE)
+        self.others = [Journal(path) for path in sorted(self.folder.glob("*.jsonl")) if path != self.journal.path]
         cuda = torch.cuda.is_available() and not args.smoke
         self.run = Run(device="cuda" if cuda else "cpu", precision="bfloat16" if cuda else "float32")
 
+    def record(self, what: str) -> dict[str, Any]:
+        """The head of a JSON file: also where the trials were trained, and what they took."""
+        machines = dict.fromkeys(str(note["machine"]) for note in self.journal.notes)
+        found = facts(what, ("torch", "numpy"), ", ".join(machines) or None)
+        return found | {"trained": self.journal.notes, "minutes": self.minutes, "trials": len(self.journal.entries)}
+
     @property
-    def machine(self) -> str | None:
-        """For a record: the GPU's name; None where it is the CPU."""
-        return torch.cuda.get_device_name() if self.run.where.type == "cuda" else None
+    def minutes(self) -> float:
+        """Of the machine, for all of this journal: training and judging, compiling and capturing."""
+        return minutes(self.journal.entries) + sum(float(note["preparing"]) for note in self.journal.notes) / 60
+
+    def seconds(self, name: str, steps: int) -> float:
+        """Of the machine for a child of this training and length, on average."""
+        length = self.training(name, steps).steps
+        trials = [entry.trial for entry in self.journal.entries]
+        return statistics.fmean(t.seconds for t in trials if (t.training, t.steps) == (name, length))
 
     def entries(self, name: str) -> list[Entry]:
         """What another script of the study has found."""
@@ -139,8 +166,8 @@ class Piece:
         if not self.smoke:
             return training
         steps = max(4, steps // SMOKE_STEPS)
-        small = replace(training.smoke(), batch=4, steps=steps, evaluate_every=max(1, steps // 2))
-        return replace(small, evaluation_batch=4, evaluation_words=200)
+        small = replace(training.smoke(), batch=2, segment=8, steps=steps, evaluate_every=max(1, steps // 2))
+        return replace(small, evaluation_batch=2, evaluation_words=100)
 
     def train(self, phase: str, name: str, steps: int, children: Sequence[Child], *, test: bool = False) -> list[Entry]:
         """The children's trials, in their order: those that the journal has already, and the others trained now."""
@@ -155,17 +182,39 @@ class Piece:
         missing = [child for child in children if key(child) not in known]
         for job in (missing[first : first + self.together] for first in range(0, len(missing), self.together)):
             self._refuse_to_start_late(name, training.steps)
+            self._prepare(name, training)
             entries = _trained(phase, name, training, job, self.run, test)
             self.journal.add(entries)
             done = sum(entry.trial.seconds for entry in entries)
             print(f"# {phase}: {len(job)} children of {name}, {training.steps:,} steps, in {done:.1f} s", flush=True)
         by_key = {entry.trial.key: entry for entry in self.journal.entries}
-        return [by_key[key(child)] for child in children]
+        found = [by_key[key(child)] for child in children]
+        for child, entry in zip(children, found, strict=True):
+            # A controller may write other tokens on another machine, whose sums round differently: the journal's stand.
+            if child.log_prob is None and child.tokens != entry.trial.tokens:
+                raise SystemExit(f"{self.journal.path} has another policy under {key(child)}: use another folder")
+        return found
+
+    def _prepare(self, name: str, training: LanguageTraining) -> None:
+        """Compile for full jobs, even where the first is not, and apart from what children take."""
+        start = time.perf_counter()
+        if training.prepare_many(self.together, self.run):
+            took = round(time.perf_counter() - start, 1)
+            machine = torch.cuda.get_device_name() if self.run.where.type == "cuda" else None
+            self.journal.note(facts(f"from here on {name}", ("torch",), machine) | {"preparing": took})
+            print(f"# {name}: compiled and captured for {self.together} children in {took:.1f} s", flush=True)
+        Piece.ready = name, self.together
 
     def _refuse_to_start_late(self, name: str, steps: int) -> None:
-        """End the piece where the next job would not, going by the last one of the same training."""
-        same = [entry.trial for entry in self.journal.entries if entry.trial.training == name]
-        needed = same[-1].seconds * same[-1].together / same[-1].steps * steps if same else 0.0
+        """End the piece where the next job would not, going by the last one of the same training, in any journal."""
+        journals = [*self.others, self.journal]
+        trials = [entry.trial for journal in journals for entry in journal.entries]
+        needed = 0.0
+        if like := [trial for trial in trials if trial.training == name] or trials:
+            needed = like[-1].seconds * like[-1].together / like[-1].steps * steps
+        notes = [note for journal in journals for note in journal.notes]
+        if notes and Piece.ready != (name, self.together):
+            needed += float(notes[-1]["preparing"])
         if time.monotonic() + needed > self.ends:
             print(f"the time of this piece is over (the next job takes about {needed:.0f} s): run it again to go on")
             sys.exit(PAUSED)
@@ -223,11 +272,18 @@ def perplexity(reward: float) -> float:
     return REWARD / reward if reward else float("inf")
 
 
-def spread(rewards: Sequence[float]) -> str:
-    """Perplexities, as tables show them: mean ± deviation (n)."""
-    found = [perplexity(reward) for reward in rewards]
-    deviation = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
-    return f"{statistics.fmean(found):.2f}{deviation} ({len(found)})"
+def perplexities(rewards: Sequence[float]) -> list[float | None]:
+    """As JSON has them: None for a child that diverged."""
+    return [perplexity(reward) if reward else None for reward in rewards]
+
+
+def spread(rewards: Sequence[float], *, error: bool = False) -> str:
+    """Perplexities, as tables show them: mean ± deviation, or standard error, (n). Diverged children are counted."""
+    found = [perplexity(reward) for reward in rewards if reward]
+    lost = f", {len(rewards) - len(found)} diverged" if len(found) < len(rewards) else ""
+    mean = f"{statistics.fmean(found):.2f}" if found else "-"
+    wide = statistics.stdev(found) / (len(found) ** 0.5 if error else 1.0) if len(found) > 1 else None
+    return f"{mean}{'' if wide is None else f' ± {wide:.2f}'} ({len(found)}{lost})"
 
 
 def minutes(entries: Sequence[Entry]) -> float:
@@ -235,23 +291,33 @@ def minutes(entries: Sequence[Entry]) -> float:
     return sum(entry.trial.seconds for entry in entries) / 60
 
 
-def study_options(description: str | None, out: str) -> argparse.ArgumentParser:
+def study_options(description: str | None, name: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The same for all scripts, so that one command line serves them all; `name` is that of the JSON file."""
     parser = options(
         description, None, "tiny models, few of them, on the CPU; in out/ptb-smoke unless --folder is given"
     )
     parser.add_argument("--folder", type=Path, default=None, help="journals and tables; results/ptb if not given")
     parser.add_argument("--minutes", type=float, default=8.0, help="of wall time for this piece")
-    parser.add_argument("--together", type=int, default=None, help="children in one job; 64, or 8 in a smoke test")
-    parser.add_argument("--training", choices=TRAININGS, default="small")
-    parser.add_argument("--steps", type=int, default=4_000, help="of a child of the search")
-    parser.set_defaults(name=out)
-    return parser
-
-
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    args = parser.parse_args()
+    parser.add_argument("--together", type=int, default=None, help=f"children in one job; {TOGETHER} if not given")
+    parser.add_argument("--training", choices=TRAININGS, default="small", help="of the search")
+    parser.add_argument("--longer-training", choices=TRAININGS, default=None, help="of the final ones; the same")
+    parser.add_argument("--steps", type=int, default=4_000, help=f"of a child of the search; final ones: {LONGER}x")
+    parser.add_argument("--rate", type=float, default=0.1, help="to search at")
+    parser.add_argument("--seed", type=int, default=0, help="of the searches")
+    sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
+    sizes.add_argument("--lengths", type=float, nargs="+", default=[0.25, 0.5, 1.0], help="of proxies, in --steps")
+    sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
+    sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
+    sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
+    sizes.add_argument("--final-seeds", type=int, default=13, help="for each method of the final table")
+    args = parser.parse_args(argv)
+    if args.smoke:
+        args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
+    if args.trials % MINIBATCH:
+        parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
+    args.longer_training = args.longer_training or args.training
     args.folder = args.folder or Path("out/ptb-smoke" if args.smoke else "results/ptb")
-    args.together = args.together or (8 if args.smoke else 64)
-    args.out = args.out or args.folder / f"{args.name}.json"
+    args.together = args.together or (SMOKE_TOGETHER if args.smoke else TOGETHER)
+    args.out = args.out or args.folder / f"{name}.json"
     torch.set_num_threads(1)
     return args

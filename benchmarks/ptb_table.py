@@ -9,6 +9,7 @@ table holds every trial, also those that diverged and those of trainings that tu
 import argparse
 from pathlib import Path
 
+from autodropout import __version__
 from autodropout.tables import Journal, Table, table
 from recording import facts
 
@@ -23,8 +24,10 @@ def main() -> None:
     args = parser.parse_args()
     paths = [args.folder / f"{name}.jsonl" for name in JOURNALS]
     journals = [Journal(path) for path in paths if path.exists()]
-    about = facts("trials of small Transformer-XLs on Penn Treebank under dropout policies", ("autodropout", "torch"))
+    about = facts("trials of small Transformer-XLs on Penn Treebank under dropout policies", ("torch",))
     kept = {name: about[name] for name in ("what", "date", "commit", "versions")} | {"scores": UNIT}
+    kept["versions"] |= {"autodropout": __version__}
+    kept["trained"] = [note for journal in journals for note in journal.notes]  # where, when, with which versions
     Table.of(args.to.stem, journals, kept).save(args.to)
     print(f"{table(args.to)}\n{args.to}: {args.to.stat().st_size:,} bytes")
 

@@ -26,8 +26,11 @@ def test_a_journal_is_carried_along(tmp_path: Path) -> None:
     second = opened(path)
     assert second.entries == first.entries
     assert second.keys == {trial(0).key, trial(1).key}
+    second.note({"machine": "a fast one", "preparing": 1.5})
     second.add([Entry(trial(2))])
     third = Journal(path)
+    assert third.notes == second.notes == [{"machine": "a fast one", "preparing": 1.5}]
+    assert first.notes == []
     assert third.space == SPACE
     assert third.trainings == {"small": TRAININGS["small"]}
     assert [entry.trial.number for entry in third.entries] == [0, 1, 2]

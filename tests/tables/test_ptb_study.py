@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import autodropout as ad
+import ptb_all
 import ptb_finalists
 import ptb_honest
 import ptb_proxy
+import ptb_report
 import ptb_search
 import ptb_study
 import ptb_table
@@ -26,6 +28,8 @@ from autodropout.training.run import Run
 
 trained: list[int] = []
 """Of every job how many children it had."""
+prepared: list[int] = []
+"""Before every job for how many children there was to be room."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,17 @@ class Fake:
     steps: int
     evaluate_every: int = 1
     batch: int = 1
+    segment: int = 1
     evaluation_batch: int = 1
     evaluation_words: int | None = None
     diverges: bool = False
 
     def smoke(self) -> "Fake":
         return self
+
+    def prepare_many(self, children: int, run: Run) -> bool:
+        prepared.append(children)
+        return len(prepared) == 1
 
     def score(self, policy: Policy, rate: float, seed: int) -> float:
         used = [not pattern.is_none for pattern in policy.sites.values()]
@@ -72,6 +81,7 @@ class Fake:
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptb_study, "TRAININGS", {"small": lambda steps: Fake(steps)})
     trained.clear()
+    prepared.clear()
 
 
 def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -86,34 +96,132 @@ def test_from_proxy_to_table(
     for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
         run(script, monkeypatch, *folder)
     jobs = len(trained)
-    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
-        run(script, monkeypatch, *folder)
+    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
-    (row, *_) = json.loads((tmp_path / "proxy-small.json").read_text())["rows"]
-    assert row["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
+    record = json.loads((tmp_path / "proxy-small.json").read_text())
+    assert record["rows"][0]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
+    assert record["rows"][0]["longer_steps"] == record["rows"][2]["steps"]
+    assert [note["what"] for note in record["trained"]] == ["from here on small"]
     search = json.loads((tmp_path / "search-0.json").read_text())["rows"]
     assert [row["method"] for row in search] == ["random", "controller-paper", "controller"]
-    assert all(row["trials"] == 32 for row in search)
-    assert (tmp_path / "search-0.png").stat().st_size > 5_000
+    assert all(row["trials"] == len(row["curve"]["best"]) == 32 for row in search)
+    assert search[0]["reached"][0] <= 32, "random search is as good as itself"
+    for low, best, high in zip(*(search[0]["curve"][name] for name in ("low", "best", "high")), strict=True):
+        assert low - 0.01 <= best <= high + 0.01
     honest = json.loads((tmp_path / "honest.json").read_text())
+    policies = {"policy of random", "policy of controller", "policy of controller-paper"}
     for rows in honest["tables"].values():
-        assert {row["method"] for row in rows} == {
-            *("none", "dropout", "policy of random", "policy of controller", "policy of controller-paper")
-        }
+        methods = {row["method"] for row in rows}
+        assert {"none", *policies} < methods
+        kinds = {method.partition(",")[0] for method in methods - policies}
+        assert kinds == {"none", "dropout", "variational_dropout", "word_dropout"}
+        assert len(methods) == 7, "of each classical method at its usual sites and at all, one"
     found = {row["method"]: row for row in honest["tables"]["test_perplexity, from none"]}
     assert found["none"]["difference"] == 0
-    assert found["policy of random"]["difference"] < found["dropout"]["difference"], "fewer perplexities are better"
+    best = found[honest["best_classical"]]
+    assert found["policy of random"]["difference"] < best["difference"], "fewer perplexities are better"
+    by_random = {row["method"]: row for row in honest["tables"]["test_perplexity, from policy of random"]}
+    claims = [claim for claim in honest["claims"] if claim["metric"] == "test_perplexity"]
+    assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"]]
+    assert claims[0]["difference"] == by_random["policy of controller"]["difference"]
     target = tmp_path / "made.parquet"
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
-    assert len(table.test(steps=40)) == 5 * 2
+    assert len(table.test(steps=40)) == 7 * 2
+    assert len(table.facts["trained"]) == 1
     assert "minutes" in capsys.readouterr().out
 
 
+def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what was not shown, and what was not run; what others wrote into the page stays."""
+    page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
+    docs += ["--simulated", str(tmp_path / "none.json")]
+    run(ptb_report, monkeypatch, *docs)
+    assert page.read_text().count("Not run yet") == 5
+    page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
+    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
+        run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
+    run(ptb_report, monkeypatch, *docs)
+    text = page.read_text()
+    assert text.startswith("# Of ours")
+    assert text.endswith("\nBy hand.\n")
+    assert text.count("Not run yet") == 1, "the simulator's part"
+    honest = json.loads((tmp_path / "honest.json").read_text())
+    for claim in honest["claims"]:
+        begins = f"- {claim['metric'].replace('_', ' ')}: the {claim['method']} is "
+        (line,) = (line for line in text.splitlines() if line.startswith(begins) and f"than {claim['than']}:" in line)
+        assert ("not shown" in line) != claim["holds"]
+        assert f"{claim['difference']:+.2f}" in line
+    for row in honest["tables"]["test_perplexity, from none"]:
+        assert f"| {row['method']} | {row['rate']:g} | {row['mean']:.2f}" in text
+    for row in json.loads((tmp_path / "proxy-small.json").read_text())["rows"]:
+        assert f"{row['gain_in_deviations']:.1f}" in text
+    assert all((tmp_path / "docs" / name).stat().st_size > 5_000 for name in ("ptb-search.png", "ptb-honest.png"))
+
+
+def test_what_did_not_work_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of every job diverges: tables are made all the same, and count them."""
+    monkeypatch.setattr(ptb_study, "TRAININGS", {"small": lambda steps: Fake(steps, diverges=True)})
+    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
+        run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
+    for path in tmp_path.glob("*.json"):
+        assert not {"Infinity", "NaN"} & set(path.read_text().replace(",", " ").split()), "JSON has neither"
+    assert json.loads((tmp_path / "honest.json").read_text())["diverged"]
+    docs = tmp_path / "docs"
+    run(ptb_report, monkeypatch, "--folder", str(tmp_path), "--docs", str(docs))
+    assert "Diverged, hence not in the table: none (seed 3000000)" in (docs / "results.md").read_text()
+
+
+def test_half_a_search_has_no_finalists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ["--smoke", "--folder", str(tmp_path)]
+    run(ptb_proxy, monkeypatch, *folder)
+    run(ptb_search, monkeypatch, *folder, "--methods", "random")
+    with pytest.raises(SystemExit, match="controller-paper has 0 of 32"):
+        run(ptb_finalists, monkeypatch, *folder)
+    with pytest.raises(SystemExit, match="not all are there: nothing"):
+        run(ptb_honest, monkeypatch, *folder)
+
+
+def test_the_best_is_not_judged_by_what_chose_it() -> None:
+    """Of methods that are all alike the best of many looks good; by the other seed it does not."""
+    draw = np.random.default_rng(0)
+    gains = []
+    for _ in range(200):
+        peers = {str(peer): draw.standard_normal(2).tolist() for peer in range(24)}
+        gains.append(ptb_proxy.gain(peers, [0.0]))
+    assert abs(np.mean(gains)) < 4 * np.std(gains) / 200**0.5  # p < 1e-4
+
+
+def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job takes as long with fewer children: sizes are chosen so that 48 fill almost all of them."""
+    trainings = {name: lambda steps: Fake(steps) for name in ("small", "quarter")}
+    monkeypatch.setattr(ptb_study, "TRAININGS", trainings)
+    options = ["--folder", str(tmp_path), "--trials", "16", "--training", "quarter", "--longer-training", "small"]
+
+    def jobs(script: ModuleType, *arguments: str) -> list[int]:
+        before = len(trained)
+        run(script, monkeypatch, *arguments)
+        return trained[before:]
+
+    assert jobs(ptb_proxy, *options) == [48] * 15
+    assert jobs(ptb_proxy, "--folder", str(tmp_path), "--lengths", "1") == [48] * 3, "longer ones are there already"
+    assert jobs(ptb_search, *options) == [48]
+    assert jobs(ptb_finalists, *options) == [48, 48, 48, 41, 48]
+    assert jobs(ptb_honest, *options) == [48, 48, 48, 43]
+    assert set(prepared) == {48}, "compiled once"
+    seeds = {p: {e.trial.seed for e in Journal(tmp_path / f"{p}.jsonl").entries} for p in ("finalists", "honest")}
+    seeds["search"] = {entry.trial.seed for entry in Journal(tmp_path / "search.jsonl").entries}
+    assert not seeds["finalists"] & seeds["search"], "luck in the search does not count again"
+    assert not seeds["honest"] & (seeds["finalists"] | seeds["search"])
+    honest = Journal(tmp_path / "honest.jsonl").entries
+    final, tuning = ({e.trial.seed for e in honest if e.trial.phase == p} for p in ("final", "tuning"))
+    assert not final & tuning
+    assert all((entry.test is not None) == (entry.trial.phase == "final") for entry in honest)
+
+
 def piece(tmp_path: Path, together: int = 3, minutes: float = 1.0) -> ptb_study.Piece:
-    parser = ptb_study.study_options("", "any")
-    args = parser.parse_args(["--smoke", "--folder", str(tmp_path), "--minutes", str(minutes)])
+    args = ptb_study.study_options("", "any", ["--smoke", "--folder", str(tmp_path), "--minutes", str(minutes)])
     args.together = together
     return ptb_study.Piece(args, "any")
 
@@ -127,12 +235,15 @@ def children(count: int, rates: Sequence[float] = (0.1,)) -> list[ptb_study.Chil
 def test_jobs_are_full(tmp_path: Path) -> None:
     found = piece(tmp_path).train("p", "small", 4_000, children(4, (0.1, 0.2)))
     assert trained == [3, 3, 2], "children of different rates are trained together"
+    assert prepared == [3, 3, 3], "there is room for a full job, also before one that is not"
     assert [(entry.trial.rate, entry.trial.number) for entry in found] == [(r, n) for r in (0.1, 0.2) for n in range(4)]
     assert found[0].trial.curve[0] == (1, found[0].trial.value)
     assert all(entry.test is None for entry in found)
     again = piece(tmp_path).train("p", "small", 4_000, children(5, (0.1, 0.2)))
     assert trained[3:] == [2], "what is in the journal is not trained again"
     assert again[:4] == found[:4]
+    with pytest.raises(SystemExit, match="has another policy under"):
+        piece(tmp_path).train("p", "small", 4_000, [children(1)[0]._replace(tokens=ptb_study.families()["dropout"])])
     for trial, test in piece(tmp_path).train("final", "small", 4_000, children(4), test=True):
         assert test == pytest.approx(0.99 * trial.value), "by the weights that were best on validation data"
 
@@ -149,6 +260,10 @@ def test_a_piece_ends_before_its_time_does(tmp_path: Path, monkeypatch: pytest.M
     assert ended.value.code == ptb_study.PAUSED
     assert len(Journal(tmp_path / "any.jsonl").entries) == 3
     assert len(piece(tmp_path, minutes=10).train("p", "small", 16_000, children(9))) == 9
+    with pytest.raises(SystemExit):  # another journal knows what a job takes, too
+        ptb_study.Piece(ptb_study.study_options("", "o", ["--folder", str(tmp_path), "--minutes", "0.3"]), "o").train(
+            "p", "small", 16_000, children(1)
+        )
 
 
 def test_a_child_that_diverged_is_kept_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +331,9 @@ def test_the_scripts_need_no_database() -> None:
     """A machine with a GPU may have torch and little else."""
     code = (
         "import sys\n"
-        "for name in ('sqlalchemy', 'pyarrow', 'sklearn', 'optuna', 'ray', 'typer'): sys.modules[name] = None\n"
-        "import ptb_proxy, ptb_search, ptb_finalists, ptb_honest\n"
+        "for name in ('sqlalchemy', 'pyarrow', 'sklearn', 'matplotlib', 'optuna', 'ray', 'typer'):\n"
+        "    sys.modules[name] = None\n"
+        "import ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_all\n"
     )
     folder = Path(ptb_study.__file__).parent
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=folder)

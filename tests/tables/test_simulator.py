@@ -12,7 +12,7 @@ from made_trials import NOISE, SPACE, STEPS, made, trial, worth
 from autodropout.controller import make_proposer
 from autodropout.search.halving import Halving
 from autodropout.tables import Rows, Smooth, Surrogate, TableError, replay_stopping, simulate
-from autodropout.tables.statistics import best_so_far, bootstrap, ranks, seed_spread, spearman
+from autodropout.tables.statistics import best_so_far, bootstrap, ranks, seed_spread, sign_flips, spearman
 from autodropout.tables.surrogate import active
 
 
@@ -50,6 +50,24 @@ def test_bootstrap_intervals_cover() -> None:
     assert 246 <= hits <= 289
     with pytest.raises(ValueError, match="of one length"):
         bootstrap(spearman, [1.0, 2.0], [1.0])
+
+
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=8))
+def test_sign_flips_are_scipys(differences: list[int]) -> None:
+    found = scipy.stats.permutation_test(
+        (differences, [0] * len(differences)),
+        lambda a, b: abs(float(np.sum(a - b))),
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=np.inf,
+    )
+    assert sign_flips(differences) == pytest.approx(found.pvalue)
+
+
+def test_sign_flips_of_many_seeds() -> None:
+    assert sign_flips([-0.3, -0.1, -0.2] * 4) == 2 / 2**12, "all point one way"
+    with pytest.raises(ValueError, match="1 to 20"):
+        sign_flips([])
 
 
 def test_the_spread_between_seeds_is_pooled() -> None:

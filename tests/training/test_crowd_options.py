@@ -65,3 +65,16 @@ def test_one_crowd_serves_trainings_of_any_length(tmp_path: Path) -> None:
     assert list(language_crowd._warm.values()) == [crowd]
     for seed, reward in enumerate(rewards):
         assert reward == pytest.approx(longer.fit(policy, 0.1, seed, CPU).reward, rel=1e-3)
+
+
+def test_a_crowd_is_made_ready_before_its_children_are_known(tmp_path: Path) -> None:
+    how, policy = small(write_text(tmp_path)), TransformerSpace().sample(0)
+    language_crowd._warm.clear()
+    assert how.prepare_many(3, CPU)
+    (crowd,) = language_crowd._warm.values()
+    assert not replace(how, steps=35).prepare_many(2, CPU), "it serves fewer, and other lengths"
+    (reward,) = how.fit_many([policy], 0.1, [5], CPU)
+    assert list(language_crowd._warm.values()) == [crowd]
+    assert reward == pytest.approx(how.fit(policy, 0.1, 5, CPU).reward, rel=1e-3), (
+        "nothing is left of what made it ready"
+    )

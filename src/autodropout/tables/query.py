@@ -164,9 +164,14 @@ class Table:
         trials = [entry.trial for entry in self._entries]
         counts = Counter((trial.training, trial.steps, trial.phase, trial.method) for trial in trials)
         lines = [f"{self.name}: {len(self)} trials, {self.space.describe()}"]
-        lines += [f"{'training':16}{'steps':>8}  {'phase':20}{'method':32}{'trials':>7}"] if trials else []
-        for (training, steps, phase, method), count in counts.items():
-            lines.append(f"{training:16}{steps:>8,}  {phase:20}{method:32}{count:>7}")
+        if counts:
+            rows = [("training", "steps", "phase", "method", "trials")]
+            rows += [(name, f"{steps:,}", phase, method, str(n)) for (name, steps, phase, method), n in counts.items()]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            for row in rows:
+                padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+                padded[1], padded[4] = row[1].rjust(widths[1]), row[4].rjust(widths[4])  # numbers
+                lines.append("  ".join(padded))
         return "\n".join(lines)
 
 

@@ -45,8 +45,8 @@ class World(Protocol):
         """What policies are worth, (N,)."""
         ...
 
-    def reward(self, tokens: Tokens, repeats: int, draw: np.random.Generator) -> float:
-        """What a search is told of a policy: the mean over so many seeds."""
+    def rewards(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> list[float]:
+        """What a search is told of policies: means over so many seeds, each with chance of its own."""
         ...
 
 
@@ -78,10 +78,13 @@ class Rows:
     def true(self, tokens: Sequence[Tokens]) -> Floats:
         return np.array([np.mean([_value(trial) for trial in self.trials[string]]) for string in tokens])
 
-    def reward(self, tokens: Tokens, repeats: int, draw: np.random.Generator) -> float:
-        """Of the seeds that the row has, drawn without replacement: no row can have more seeds than it was given."""
-        values = [_value(trial) for trial in self.trials[tokens]]
-        return float(np.mean(draw.choice(values, min(repeats, len(values)), replace=False)))
+    def rewards(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> list[float]:
+        """Of the seeds that a row has, drawn without replacement: no row can have more seeds than it was given."""
+        several = [[_value(trial) for trial in self.trials[string]] for string in tokens]
+        return [
+            float(np.mean(draw.choice(values, min(repeats, len(values)), replace=False)))
+            for values, draw in zip(several, draws, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,10 @@ class Smooth:
     def true(self, tokens: Sequence[Tokens]) -> Floats:
         return self.surrogate.predict(tokens, self.rate)
 
-    def reward(self, tokens: Tokens, repeats: int, draw: np.random.Generator) -> float:
-        noise = self.surrogate.noise / np.sqrt(repeats) * draw.standard_normal()
-        return float(self.true([tokens])[0] + noise)
+    def rewards(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> list[float]:
+        noise = self.surrogate.noise / np.sqrt(repeats) * np.array([draw.standard_normal() for draw in draws])
+        found: list[float] = (self.true(tokens) + noise).tolist()  # asked once: a forest takes as long for one policy
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +157,18 @@ def simulate(
     flying: list[Scored] = []
     while len(tried) < trials or len(flying) >= minibatch:
         numbers = range(len(tried), min(trials, len(tried) + capacity - len(flying)))
-        for number, proposal in zip(numbers, proposer.propose(numbers), strict=True):
-            tokens = world.nearest(proposal.tokens, used)
-            used.add(tokens)
-            tried.append(tokens)
+        proposals = proposer.propose(numbers) if numbers else []
+        for proposal in proposals:
+            tried.append(world.nearest(proposal.tokens, used))
+            used.add(tried[-1])
+        new = tried[numbers.start :]
+        draws = [np.random.default_rng([seed, 2, number]) for number in numbers]
+        told = world.rewards(new, repeats, draws) if new else []
+        rewards.extend(told)
+        for number, tokens, proposal, reward in zip(numbers, new, proposals, told, strict=True):
             far.append(sum(a != b for a, b in zip(tokens, proposal.tokens, strict=True)))
-            rewards.append(world.reward(tokens, repeats, np.random.default_rng([seed, 2, number])))
             log_prob = proposal.log_prob if tokens == proposal.tokens else None
-            flying.append(Scored(number, tokens, log_prob, proposal.version, rewards[-1]))
+            flying.append(Scored(number, tokens, log_prob, proposal.version, reward))
         if len(flying) < minibatch:
             break  # as in a search, the rest is not learned from
         ended = set(order.choice(len(flying), minibatch, replace=False).tolist())

@@ -66,6 +66,21 @@ def bootstrap(
     return Interval(statistic(*arrays), float(low), float(high))
 
 
+def sign_flips(differences: Sequence[float] | Floats) -> float:
+    """Two-sided p-value of paired differences, if neither of the two were better: then each sign might be the other.
+
+    Exact: the share of all 2^n ways to choose signs whose sum lies as far from zero; no distribution is assumed.
+    """
+    values = np.asarray(differences, dtype=float)
+    if not 1 <= len(values) <= 20:
+        raise ValueError(f"there must be 1 to 20 differences, got {len(values)}")
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate((sums + value, sums - value))
+    least = abs(values.sum()) * (1 - 1e-9)  # additions in another order round in another way
+    return float((np.abs(sums) >= least).mean())
+
+
 class Spread(NamedTuple):
     """How far values of one group lie apart, pooled over groups."""
 
@@ -101,7 +116,8 @@ def best_so_far(
 
     A proposer that learns makes its trials in blocks, one for each update; within a block they are independent draws of
     one distribution. So a search that might have happened has each block's trials drawn again, with replacement. That
-    leaves out what another course of learning would have changed: only searches with other seeds show that.
+    leaves out what another course of learning would have changed: only searches with other seeds show that. Nor can
+    such a search find what was not found: the best lies at the upper edge of its band.
     """
     values = np.asarray(values, dtype=float)
     if not len(values) or block < 1:

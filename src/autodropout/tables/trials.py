@@ -3,6 +3,7 @@
     journal = Journal(Path("results/ptb/search.jsonl"), space)     # what is in it already is read
     journal.describe("small", config)                              # a training, under a name
     journal.add([Entry(trial)])                                    # on the disk when it returns
+    journal.note({"machine": "NVIDIA H200"})                       # what else to know of how it was made
 
 A ledger (`autodropout.search`) has one driver and many workers; a study that trains a whole crowd of children in one
 process, in pieces carried from machine to machine, needs only a file that can be appended to. A line that was cut, as a
@@ -150,6 +151,7 @@ class Journal:
         self.path = path
         self.entries: list[Entry] = []
         self.trainings: dict[str, Mapping[str, Any]] = {}
+        self.notes: list[Mapping[str, Any]] = []
         found, intact = self._read() if path.exists() else (None, 0)
         if found is None and space is None:
             raise TableError(f"{path}: there is no journal, and a new one needs a space")
@@ -185,6 +187,11 @@ class Journal:
         self._append([to_dict(entry) for entry in entries])
         self.entries.extend(entries)
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Keep what is true of the trials that follow: machine, versions, cost of making ready. JSON data."""
+        self.notes.append(json.loads(json.dumps(facts, allow_nan=False)))
+        self._append([{"note": self.notes[-1]}])
+
     def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         if self._whole is not None and self.path.exists():  # not before: who only reads changes nothing
             os.truncate(self.path, self._whole)
@@ -211,6 +218,8 @@ class Journal:
                 space = space_from_dict(data["space"])
             elif "config" in data:
                 self.trainings[data["training"]] = data["config"]
+            elif "note" in data:
+                self.notes.append(data["note"])
             elif space is None:
                 raise TableError(f"{source}: a trial before the space it is of")
             else:

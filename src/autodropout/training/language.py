@@ -206,6 +206,16 @@ class LanguageTraining:
 
         return fit_many(self, policies, rate, seeds, run, reports, test_reports)
 
+    def prepare_many(self, children: int, run: Run = Run()) -> bool:  # noqa: B008 (frozen)
+        """Compile and capture for crowds of up to so many now, so that `fit_many` does nothing but train.
+
+        Returns:
+            Whether there was anything to do: a crowd of this training, of any length, that has room is kept as it is.
+        """
+        from autodropout.training.language_crowd import prepare_many
+
+        return prepare_many(self, children, run)
+
     def schedule(self) -> Schedule:
         """The learning rate over the steps, as a factor of `lr`."""
         return cosine_then_constant(

@@ -84,6 +84,18 @@ def fit_many(
         raise
 
 
+def prepare_many(training: LanguageTraining, children: int, run: Run) -> bool:
+    """See `LanguageTraining.prepare_many`."""
+    try:
+        with run.settings():
+            crowd = warm_crowd(training, run, children, dropping=True)
+            with crowd.lane.active():
+                return crowd.prepare()
+    except BaseException:
+        _warm.clear()
+        raise
+
+
 class Crowd:
     """Slots for children of one training, on one device.
 
@@ -147,6 +159,14 @@ class Crowd:
             self._readers: dict[tuple[str, bool, int], Work] = {}
             self.train_step = self.lane.capture(self._train)
             self.average = self.lane.capture(self._average)
+
+    def prepare(self) -> bool:
+        """Compile and capture also what reads the validation text; False where that was done before."""
+        if self._readers:
+            return False
+        for averaged in (False, True):
+            self.nats(averaged=averaged)
+        return True
 
     def begin(self, policies: Sequence[Policy | None], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the first slots, before their first step; what was there is gone."""

@@ -1,0 +1,286 @@
+"""The part of docs/results.md that is about Penn Treebank, and its figures, from the study's JSON files alone.
+
+    python benchmarks/ptb_report.py [--folder results/ptb] [--simulated results/simulate.json] [--docs docs]
+
+Whatever stages have been run are in it (`ptb_study.py`); what is missing is said to be missing. What stands in the page
+outside of the two marks is kept. Nothing is computed here but means: every number is one of a file's, which is named
+above its table. What was not shown is written as plainly as what was.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_figures import Record, figures
+
+BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
+TITLE = "# Results\n\n"
+WORTH = 5.0  # seed deviations that regularization has to be worth
+
+
+def records(folder: Path, stage: str) -> dict[Path, Record]:
+    """The JSON files of a stage, by their paths."""
+    return {path: json.loads(path.read_text()) for path in sorted(folder.glob(f"{stage}*.json"))}
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines] + [""]
+
+
+def interval(found: Mapping[str, float]) -> str:
+    return f"{found['estimate']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def averaged(values: Sequence[float | None], *, error: bool = False) -> str:
+    """Mean ± deviation, or standard error, (n); those that diverged are counted."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-" if not values else f"all {len(values)} diverged"
+    lost = f", {len(values) - len(known)} diverged" if len(known) < len(values) else ""
+    wide = statistics.stdev(known) / (len(known) ** 0.5 if error else 1.0) if len(known) > 1 else None
+    return f"{statistics.fmean(known):.2f}{'' if wide is None else f' ± {wide:.2f}'} ({len(known)}{lost})"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
+    """What all of it took. Files of one stage are of one journal: its last state is that of the most trials."""
+    yield "### What was run, and what it cost"
+    yield ""
+    rows: list[Sequence[object]] = []
+    total = 0.0
+    for stage, files in found.items():
+        if not files:
+            rows.append((stage, "not run yet", None, None))
+            continue
+        last = max(files.values(), key=lambda record: record["trials"])
+        total += last["minutes"]
+        rows.append((stage, f"{last['trials']:,}", f"{last['minutes']:.1f}", last["machine"]))
+    rows.append(("all", None, f"{total:.1f}", None))
+    yield from markdown(("stage", "trials", "minutes", "machine"), rows)
+    yield "Minutes are of the machine: training, judging, compiling and capturing."
+    yield ""
+
+
+def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### Which training is worth searching with"
+    yield ""
+    rows = [row for record in files.values() for row in record["rows"]]
+    head = (
+        "training",
+        "steps",
+        "seconds",
+        "none",
+        "best classical",
+        "gain, seed deviations",
+        "with 4x longer",
+        "two seeds",
+    )
+    yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
+    yield ""
+    shown = []
+    for row in rows:
+        gain = f"{row['gain_in_deviations']:.1f}" + ("" if row["gain_in_deviations"] >= WORTH else ": **too little**")
+        best = f"{averaged(row['peers'][row['best_peer']])}, {row['best_peer']}"
+        longer = f"{interval(row['longer'])}, {row['policies']} policies, {row['longer_training']}"
+        line = (row["training"], f"{row['steps']:,}", f"{row['seconds']:.2f}", averaged(row["none"]), best, gain)
+        shown.append((*line, longer, interval(row["two_seeds"])))
+    yield from markdown(head, shown)
+    failed = [f"{row['training']} at {row['steps']:,}" for row in rows if row["gain_in_deviations"] < WORTH]
+    yield f"Proxies that failed, by less than {WORTH:g} deviations: {'; '.join(failed) or 'none'}."
+    yield ""
+    head = (
+        "training",
+        "steps",
+        "rate",
+        "random policies",
+        "their deviation, in seeds'",
+        "better than none",
+        "with sites",
+    )
+    shown = [
+        (
+            *(row["training"], f"{row['steps']:,}", f"{rate['rate']:g}", averaged(rate["random"])),
+            *(f"{rate['deviation_of_seeds']:.1f}", f"{rate['better_than_none']:.0%}"),
+            interval(rate["with_sites_used"]),
+        )
+        for row in rows
+        for rate in row["rates"]
+    ]
+    yield from markdown(head, shown)
+
+
+def searches(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### The controller against random search"
+    yield ""
+    yield f"{named(files)}. Perplexities of single seeds; one search of each method, so another might end elsewhere."
+    yield ""
+    head = (
+        "search",
+        "method",
+        "policies",
+        "best",
+        "mean of the last 64",
+        "diverged",
+        "minutes",
+        "as good as random's best",
+    )
+    shown = []
+    for record in files.values():
+        for row in record["rows"]:
+            took = "never" if row["reached"] is None else "{} policies, {:.1f} minutes".format(*row["reached"])
+            line = (record["what"], row["method"], row["trials"], number(row["best"]), number(row["last"]))
+            shown.append((*line, row["diverged"], f"{row['minutes']:.1f}", took))
+    yield from markdown(head, shown)
+    yield "![the best policy so far](ptb-search.png)"
+    yield ""
+
+
+def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### The best of each method, with new seeds"
+    yield ""
+    yield f"{named(files)}. What a policy lost from the search to new seeds was luck."
+    yield ""
+    for record in files.values():
+        head = ("method", "policies", "in the search", "new seeds, mean of all", "less than the first's", "p")
+        shown = []
+        for row in record["methods"]:
+            less = averaged(row["difference"], error=True) if row["p"] is not None else None
+            p = None if row["p"] is None else f"{row['p']:.3f}"
+            again = averaged(row["again"], error=True)
+            shown.append((row["method"], row["policies"], number(row["in_search"]), again, less, p))
+        yield from markdown(head, shown)
+        rows = [row for row in record["rows"] if row["longer"]]
+        line = [
+            (
+                row["policy"],
+                row["rate"],
+                number(row["search"]),
+                averaged(row["again"], error=True),
+                averaged(row["longer"]),
+            )
+            for row in rows
+        ]
+        yield from markdown(("policy", "rate", "in the search", "new seeds", "4x longer"), line)
+
+
+def honest(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### The final table"
+    yield ""
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        for metric in ("test_perplexity", "validation_perplexity"):
+            tables = {key.partition(", from ")[2]: t for key, t in record["tables"].items() if key.startswith(metric)}
+            shown = []
+            for row in next(iter(tables.values())):
+                mean = f"{row['mean']:.2f}" + (
+                    "" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}"
+                )
+                others = [_difference(row["method"], first, of) for first, of in tables.items()]
+                shown.append((row["method"], f"{row['rate']:g}", f"{mean} ({len(row['values'])})", *others))
+            yield from markdown(("method", "rate", metric.replace("_", " "), *(f"from {n}" for n in tables)), shown)
+        for claim in sorted(record["claims"], key=lambda claim: claim["metric"] != "test_perplexity"):
+            yield _claim(claim)
+        yield ""
+        yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
+        yield ""
+        if record["at_the_edge"]:
+            yield f"The best rate was at the edge of those tried for: {', '.join(record['at_the_edge'])}."
+        if record["diverged"]:
+            lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
+            yield f"Diverged, hence not in the table: {lost}."
+        yield ""
+        yield "![test perplexity of each method](ptb-honest.png)"
+        yield ""
+
+
+def _difference(method: str, first: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    row = next((row for row in rows if row["method"] == method), None)
+    if row is None or method == first:
+        return ""
+    return f"{row['difference']:+.2f}" + ("" if row["half_interval"] is None else f" ± {row['half_interval']:.2f}")
+
+
+def _claim(claim: Mapping[str, Any]) -> str:
+    metric = claim["metric"].replace("_", " ")
+    if not claim["n"]:
+        return f"- {metric}: {claim['method']} and {claim['than']} have no seed in common."
+    word = "is **better** than" if claim["holds"] else "is **not shown** to be better than"
+    half = "" if claim["half_interval"] is None else f" ± {claim['half_interval']:.2f}"
+    return (
+        f"- {metric}: the {claim['method']} {word} {claim['than']}: {claim['difference']:+.2f}{half}, "
+        f"n = {claim['n']}, p = {claim['p']:.4f} by sign flips, {claim['p_for_all_claims']:.4f} for both claims."
+    )
+
+
+def simulated(path: Path) -> Iterator[str]:
+    yield "### Searches replayed on the table of trials"
+    yield ""
+    if not path.exists():
+        yield "Not run yet."
+        yield ""
+        return
+    record = json.loads(path.read_text())
+    held = record["surrogate"]["held_out"]
+    rows = [(kind, f"{h['error']:.5f}", f"{h['correlation']:.2f}") for kind, h in held.items()]
+    noise, deviation = record["surrogate"]["noise"], record["surrogate"]["deviation"]
+    yield f"`{path.name}`. Rewards deviate by {deviation:.5f}, between seeds of one policy by {noise:.5f}."
+    yield ""
+    yield from markdown(("surrogate", "held-out error", "rank correlation"), rows)
+    shown = [
+        (row["proposer"], _mean(row["best"]), _mean(row["last"]), row["trials_to_random"] or "never")
+        for row in record["proposers"]
+    ]
+    yield from markdown(("proposer", "reward of what it takes", "last 64", "policies until random's best"), shown)
+    shown = [(r["repeats"], r["policies"], _mean(r["random"]), _mean(r["controller"])) for r in record["more_seeds"]]
+    yield from markdown(("seeds a policy", "policies", "random", "controller"), shown)
+    shown = [
+        (r["halving"], _mean(r["best"]), f"{r['begun']:.0f}", f"{r['finished']:.0f}") for r in record["early_stopping"]
+    ]
+    yield from markdown(("early stopping", "reward of what it takes", "begun", "finished"), shown)
+
+
+def _mean(found: Mapping[str, float]) -> str:
+    return f"{found['mean']:.5f} ± {found['error']:.5f}"
+
+
+def named(files: Mapping[Path, Record]) -> str:
+    return ", ".join(f"`{path.name}`" for path in files)
+
+
+def page(before: str, lines: Sequence[str]) -> str:
+    """The page with the part between the marks exchanged; at its end, where there are none yet."""
+    part = "\n".join((BEGIN, "", *lines, END))
+    if BEGIN in before and END in before:
+        return before.partition(BEGIN)[0] + part + before.partition(END)[2]
+    return (before or TITLE).rstrip("\n") + "\n\n" + part + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("results/ptb"))
+    parser.add_argument("--simulated", type=Path, default=Path("results/simulate.json"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    args = parser.parse_args()
+    stages = {"proxy": proxies, "search": searches, "finalists": finalists, "honest": honest}
+    found = {stage: records(args.folder, stage) for stage in stages}
+    lines = ["## Penn Treebank", "", *cost(found)]
+    for stage, told in stages.items():
+        lines += told(found[stage]) if found[stage] else [f"### {stage.capitalize()}", "", "Not run yet.", ""]
+    lines += simulated(args.simulated)
+    args.docs.mkdir(parents=True, exist_ok=True)
+    target = args.docs / "results.md"
+    target.write_text(page(target.read_text() if target.exists() else "", lines))
+    figures(found, args.docs)
+    print(target)
+
+
+if __name__ == "__main__":
+    main()
