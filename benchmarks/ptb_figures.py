@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-METHODS = {"random": "#d08030", "controller-paper": "#8070b0", "controller": "#2060b0"}
-COLORS = {"none": "0.55"} | {f"policy of {method}": color for method, color in METHODS.items()}
+METHOD_COLORS = {"random": "#d08030", "controller-paper": "#8070b0", "controller": "#2060b0"}
+COLORS = {"none": "0.55"} | {f"policy of {method}": color for method, color in METHOD_COLORS.items()}
 OTHER = "#50906a"
 
 Record = dict[str, Any]
@@ -23,7 +23,7 @@ def draw_search(record: Record, axes: Axes) -> None:
             for name in ("best", "high", "low")
         )
         trials = range(1, len(best) + 1)
-        color = METHODS.get(row["method"], OTHER)
+        color = METHOD_COLORS.get(row["method"], OTHER)
         axes.step(trials, best, where="post", label=row["method"], linewidth=1.8, color=color)
         axes.fill_between(trials, low, high, step="post", alpha=0.15, color=color, linewidth=0)
     axes.axhline(record["rows"][0]["best"] or float("nan"), color="0.6", linewidth=1, linestyle=":")
@@ -44,8 +44,9 @@ def draw_honest(record: Record, axes: Axes) -> None:
 
 
 def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
+    """Of the first search, which the final table is of, and of that table, where they were run."""
     for stage, draw in (("search", draw_search), ("honest", draw_honest)):
-        for record in found[stage].values():
+        for record in list(found[stage].values())[:1]:
             figure = Figure(figsize=(8, 4.2), layout="constrained")
             axes = figure.subplots()
             draw(record, axes)
@@ -53,4 +54,3 @@ def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
             axes.set_axisbelow(True)
             axes.spines[["top", "right"]].set_visible(False)
             figure.savefig(docs / f"ptb-{stage}.png", dpi=150)
-            break  # the first search is the one that the final table is of

@@ -19,8 +19,20 @@ from typing import Any
 from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import sign_flips
 from autodropout.tables.surrogate import active
-from ptb_study import LONGER, NONE, SPACE, Child, Piece, Tokens, families, perplexities, spread, study_options
-from ptb_study import values as rewards
+from ptb_study import (
+    LONGER,
+    NONE,
+    SPACE,
+    Child,
+    Piece,
+    Tokens,
+    families,
+    perplexities,
+    reward,
+    rewards_of,
+    spread,
+    study_options,
+)
 from recording import Table, write
 
 FIRST_SEED = 1_000_000  # of those that no search uses
@@ -36,7 +48,7 @@ Lucky = dict[tuple[str, int], TableTrial]
 def distinct(entries: Sequence[Entry], count: int) -> list[Entry]:
     """The best entries, of which no two do the same: tokens without effect do not make another policy."""
     found: dict[Tokens, Entry] = {}
-    for entry in sorted(entries, key=lambda entry: -(entry.trial.value or 0.0)):
+    for entry in sorted(entries, key=lambda entry: -(reward(entry.trial))):
         works = active(SPACE, [entry.trial.tokens])[0]
         effect = tuple(token if works[place] else -1 for place, token in enumerate(entry.trial.tokens))
         found.setdefault(effect, entry)
@@ -55,7 +67,7 @@ def peers(piece: Piece, training: str, steps: int, seeds: range) -> list[Child]:
         by_rate: dict[float, list[float]] = {}
         for entry in seen:
             if entry.trial.method == name:
-                by_rate.setdefault(entry.trial.rate, []).append(entry.trial.value or 0.0)
+                by_rate.setdefault(entry.trial.rate, []).append(reward(entry.trial))
         if not by_rate:
             raise SystemExit(f"ptb_proxy.py has not tried {name} with {training} at {steps} steps: run it first")
         rate = max(by_rate, key=lambda rate: statistics.fmean(by_rate[rate]))
@@ -65,7 +77,7 @@ def peers(piece: Piece, training: str, steps: int, seeds: range) -> list[Child]:
 
 def grouped(children: Sequence[Child], found: Sequence[Entry]) -> Groups:
     groups: Groups = {}
-    for child, value in zip(children, rewards(found), strict=True):
+    for child, value in zip(children, rewards_of(found), strict=True):
         groups.setdefault((child.method, child.number), []).append(value)
     return groups
 
@@ -89,7 +101,7 @@ def by_method(again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[
     for method in methods:
         own = [key for key in again if key in lucky and key[0] == method]
         means[method] = perplexities([statistics.fmean(of) for of in zip(*(again[key] for key in own), strict=True)])
-        searched = perplexities([lucky[key].value or 0.0 for key in own])
+        searched = perplexities([reward(lucky[key]) for key in own])
         pairs = zip(means[method], means[methods[0]], strict=True)
         differences = [a - b for a, b in pairs if a is not None and b is not None]
         known = [value for value in searched if value is not None]
@@ -139,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table, rows = Table(columns, 36, 24), []
     for key, found in sorted(again.items(), key=lambda item: -statistics.fmean(item[1])):
         name = f"{key[0]} {key[1]}" if key in lucky else key[0]
-        seen = perplexities([lucky[key].value or 0.0])[0] if key in lucky else None
+        seen = perplexities([reward(lucky[key])])[0] if key in lucky else None
         rows.append(
             {
                 "policy": name,

@@ -23,8 +23,20 @@ from autodropout.tables import Entry
 from autodropout.tables.statistics import sign_flips
 from autodropout.training.run import Scores
 from ptb_finalists import LONGER_PHASE
-from ptb_study import KINDS, LONGER, NONE, Child, Piece, Tokens, families, perplexities, perplexity, study_options
-from ptb_study import values as rewards
+from ptb_study import (
+    KINDS,
+    LONGER,
+    NONE,
+    Child,
+    Piece,
+    Tokens,
+    families,
+    perplexities,
+    perplexity,
+    reward,
+    rewards_of,
+    study_options,
+)
 from recording import write
 
 RATES = (0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4)
@@ -41,7 +53,7 @@ def finalists(piece: Piece, search: int, training: str, steps: int) -> tuple[Met
     for entry in piece.entries("finalists"):
         trial = entry.trial
         if (trial.phase, trial.training, trial.steps) == (LONGER_PHASE.format(search), training, steps):
-            found.setdefault((trial.method, trial.tokens), []).append(trial.value or 0.0)
+            found.setdefault((trial.method, trial.tokens), []).append(reward(trial))
     best = sorted(found, key=lambda key: -statistics.fmean(found[key]))
     peers: Methods = {}
     policies: Methods = {}
@@ -71,7 +83,7 @@ def tuned(piece: Piece, name: str, steps: int, methods: Methods, seeds: int) -> 
         for seed in range(seeds)
     ]
     found: dict[str, dict[float, list[float]]] = {}
-    for child, value in zip(children, rewards(piece.train("tuning", name, steps, children)), strict=True):
+    for child, value in zip(children, rewards_of(piece.train("tuning", name, steps, children)), strict=True):
         found.setdefault(child.method, {}).setdefault(child.rate, []).append(value)
     return found
 

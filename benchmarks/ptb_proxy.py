@@ -23,9 +23,20 @@ from typing import Any
 import numpy as np
 
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
-from ptb_study import LONGER, NONE, SPACE, Child, Piece, Tokens, families, perplexities, spread, study_options
-from ptb_study import values as rewards
-from recording import Table, write
+from ptb_study import (
+    LONGER,
+    NONE,
+    SPACE,
+    Child,
+    Piece,
+    Tokens,
+    families,
+    perplexities,
+    rewards_of,
+    spread,
+    study_options,
+)
+from recording import Table, interval, write
 
 BASELINE_RATES = (0.05, 0.1, 0.2, 0.3)
 SEARCH_RATES = (0.1, 0.05, 0.2)  # the first one's policies are trained longer, too
@@ -63,14 +74,14 @@ def train_length(piece: Piece, name: str, steps: int, count: int) -> tuple[list[
     peers = baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
     random = [child for rate in SEARCH_RATES for child in policies(count, rate, 0)]
     children = [*bare, *peers, *random, *policies(count, SEARCH_RATES[0], 1)]
-    return bare, peers, dict(zip(children, rewards(piece.train(PHASE, name, steps, children)), strict=True))
+    return bare, peers, dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
 
 
 def train_longer(piece: Piece, name: str, steps: int, count: int) -> Found:
     """The policies at the first rate, and beside them, to fill the job, no policy and each classical method once."""
     children = policies(count, SEARCH_RATES[0], 0) + nothing(2 if piece.smoke else 8)
     children += baselines(1, SEARCH_RATES[:1])
-    return dict(zip(children, rewards(piece.train(PHASE, name, steps, children)), strict=True))
+    return dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
 
 
 def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float:
@@ -146,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         row = judge_length(piece, args.training, args.longer_training, steps, count)
         rows.append(row)
         shown = (row["shown"]["none"], row["shown"]["best"], f"{row['gain_in_deviations']:.1f}")
-        shown += (_interval(row["longer"]), _interval(row["two_seeds"]))
+        shown += (interval(row["longer"]), interval(row["two_seeds"]))
         table.row(f"{row['training']}, {row['steps']:,} steps", dict(zip(columns, shown, strict=True)))
         print(f"    {row['seconds']:.2f} s a child; best: {row['best_peer']}; longer: {row['longer_training']}")
     print()
@@ -155,15 +166,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row in rows:
         for found in row["rates"]:
             shown = (found["shown"], f"{found['deviation_of_seeds']:.1f} of seeds'", f"{found['better_than_none']:.0%}")
-            shown += (_interval(found["with_sites_used"]),)
+            shown += (interval(found["with_sites_used"]),)
             table.row(f"{row['steps']:,} steps at {found['rate']:g}", dict(zip(columns, shown, strict=True)))
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
     write(piece.record(what) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.training}"))
-
-
-def _interval(found: Mapping[str, float]) -> str:
-    return f"{found['estimate']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
 
 
 if __name__ == "__main__":

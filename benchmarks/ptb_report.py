@@ -9,12 +9,12 @@ above its table. What was not shown is written as plainly as what was.
 
 import argparse
 import json
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ptb_figures import Record, figures
+from recording import averaged, decimals, interval
 
 BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
 TITLE = "# Results\n\n"
@@ -29,24 +29,6 @@ def records(folder: Path, stage: str) -> dict[Path, Record]:
 def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines] + [""]
-
-
-def interval(found: Mapping[str, float]) -> str:
-    return f"{found['estimate']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
-
-
-def averaged(values: Sequence[float | None], *, error: bool = False) -> str:
-    """Mean ± deviation, or standard error, (n); those that diverged are counted."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "-" if not values else f"all {len(values)} diverged"
-    lost = f", {len(values) - len(known)} diverged" if len(known) < len(values) else ""
-    wide = statistics.stdev(known) / (len(known) ** 0.5 if error else 1.0) if len(known) > 1 else None
-    return f"{statistics.fmean(known):.2f}{'' if wide is None else f' ± {wide:.2f}'} ({len(known)}{lost})"
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
@@ -135,7 +117,7 @@ def searches(files: Mapping[Path, Record]) -> Iterator[str]:
     for record in files.values():
         for row in record["rows"]:
             took = "never" if row["reached"] is None else "{} policies, {:.1f} minutes".format(*row["reached"])
-            line = (record["what"], row["method"], row["trials"], number(row["best"]), number(row["last"]))
+            line = (record["what"], row["method"], row["trials"], decimals(row["best"]), decimals(row["last"]))
             shown.append((*line, row["diverged"], f"{row['minutes']:.1f}", took))
     yield from markdown(head, shown)
     yield "![the best policy so far](ptb-search.png)"
@@ -154,14 +136,14 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
             less = averaged(row["difference"], error=True) if row["p"] is not None else None
             p = None if row["p"] is None else f"{row['p']:.3f}"
             again = averaged(row["again"], error=True)
-            shown.append((row["method"], row["policies"], number(row["in_search"]), again, less, p))
+            shown.append((row["method"], row["policies"], decimals(row["in_search"]), again, less, p))
         yield from markdown(head, shown)
         rows = [row for row in record["rows"] if row["longer"]]
         line = [
             (
                 row["policy"],
                 row["rate"],
-                number(row["search"]),
+                decimals(row["search"]),
                 averaged(row["again"], error=True),
                 averaged(row["longer"]),
             )

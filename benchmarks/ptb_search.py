@@ -22,10 +22,19 @@ from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import trial_seed
 from autodropout.tables import Entry
 from autodropout.tables.statistics import best_so_far
-from ptb_study import MINIBATCH, SPACE, Child, Piece, minutes, perplexities, perplexity, study_options, values
-from recording import Table, write
-
-FLOOR = 0.0  # what a child that diverges scores
+from ptb_study import (
+    MINIBATCH,
+    SPACE,
+    Child,
+    Piece,
+    minutes,
+    perplexities,
+    perplexity,
+    reward,
+    rewards_of,
+    study_options,
+)
+from recording import Table, decimals, write
 
 
 class Search:
@@ -51,15 +60,8 @@ class Search:
         self.entries.extend(entries)
         trials = [entry.trial for entry in entries]
         self.proposer.update(
-            [
-                Scored(trial.number, trial.tokens, trial.log_prob, trial.version, _score(entry))
-                for trial, entry in zip(trials, entries, strict=True)
-            ]
+            [Scored(trial.number, trial.tokens, trial.log_prob, trial.version, reward(trial)) for trial in trials]
         )
-
-
-def _score(entry: Entry) -> float:
-    return FLOOR if entry.trial.value is None else entry.trial.value
 
 
 def resume(searches: Sequence[Search], entries: Sequence[Entry], phase: str, training: str, steps: int) -> None:
@@ -80,15 +82,15 @@ def resume(searches: Sequence[Search], entries: Sequence[Entry], phase: str, tra
 def reached(entries: Sequence[Entry], target: float) -> tuple[int, float] | None:
     """How many trials, and minutes of the machine, a search took to see a reward at least as good."""
     for number, entry in enumerate(entries, start=1):
-        if _score(entry) >= target:
+        if reward(entry.trial) >= target:
             return number, minutes(entries[: -(-number // MINIBATCH) * MINIBATCH])
     return None
 
 
 def summary(search: Search, target: float) -> dict[str, Any]:
     """One row: how a method did, and how soon it was as good as the target."""
-    rewards = values(search.entries)
-    last = [perplexity(reward) for reward in rewards[-64:] if reward]
+    rewards = rewards_of(search.entries)
+    last = [perplexity(value) for value in rewards[-64:] if value]
     band = best_so_far(rewards, block=MINIBATCH)
     return {
         "method": search.method,
@@ -124,22 +126,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = piece.train(phase, args.training, args.steps, children)
         for place, search in enumerate(now):
             search.learn(found[place * MINIBATCH : (place + 1) * MINIBATCH])
-    target = max(values(searches[0].entries))
+    target = max(rewards_of(searches[0].entries))
     columns = ("best, perplexity", "mean of last 64", "diverged", "minutes", f"as good as {searches[0].method}")
     table, rows = Table(columns, 20, 24), []
     for search in searches:
         row = summary(search, target)
         rows.append(row)
         took = "never" if row["reached"] is None else "{} trials, {:.1f} min".format(*row["reached"])
-        shown = (_shown(row["best"]), _shown(row["last"]), row["diverged"], f"{row['minutes']:.1f}", took)
+        shown = (decimals(row["best"]), decimals(row["last"]), row["diverged"], f"{row['minutes']:.1f}", took)
         table.row(search.method, dict(zip(columns, shown, strict=True)))
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = f"searches on Penn Treebank: {args.training}, {args.steps} steps, rate {args.rate}, seed {args.seed}"
     write(piece.record(what) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from autodropout.spaces import TRANSFORMER_SITES, Policy, SequencePattern, Trans
 from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.training.language import REWARD, LanguageTraining
 from autodropout.training.run import Run, identity
-from recording import facts, options
+from recording import averaged, facts, options
 
 SPACE = TransformerSpace()
 PAUSED = 3  # the exit code of a piece that has left something to do
@@ -263,9 +263,13 @@ def _report(curve: list[tuple[int, float]], step: int, value: float) -> None:
     curve.append((step, value))
 
 
-def values(entries: Sequence[Entry]) -> list[float]:
-    """Rewards; what a child that diverged scores is the floor of a search, nothing."""
-    return [entry.trial.value or 0.0 for entry in entries]
+def reward(trial: TableTrial) -> float:
+    """Of a child that diverged: nothing, the floor of a search."""
+    return trial.value or 0.0
+
+
+def rewards_of(entries: Sequence[Entry]) -> list[float]:
+    return [reward(entry.trial) for entry in entries]
 
 
 def perplexity(reward: float) -> float:
@@ -278,12 +282,8 @@ def perplexities(rewards: Sequence[float]) -> list[float | None]:
 
 
 def spread(rewards: Sequence[float], *, error: bool = False) -> str:
-    """Perplexities, as tables show them: mean ± deviation, or standard error, (n). Diverged children are counted."""
-    found = [perplexity(reward) for reward in rewards if reward]
-    lost = f", {len(rewards) - len(found)} diverged" if len(found) < len(rewards) else ""
-    mean = f"{statistics.fmean(found):.2f}" if found else "-"
-    wide = statistics.stdev(found) / (len(found) ** 0.5 if error else 1.0) if len(found) > 1 else None
-    return f"{mean}{'' if wide is None else f' ± {wide:.2f}'} ({len(found)}{lost})"
+    """Of their perplexities, as tables show it."""
+    return averaged(perplexities(rewards), error=error)
 
 
 def minutes(entries: Sequence[Entry]) -> float:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,25 @@ class Table:
     def row(self, label: str, values: Mapping[str, object]) -> None:
         shown = ("" if values[name] is None else values[name] for name in self._columns)
         print(f"{label:{self._label}}" + "".join(f"{value:>{self._width}}" for value in shown), flush=True)
+
+
+def averaged(values: Sequence[float | None], *, error: bool = False) -> str:
+    """Mean ± deviation, or standard error, (n), for a table; None is a training that diverged, and is counted."""
+    known = [value for value in values if value is not None]
+    lost = f", {len(values) - len(known)} diverged" if len(known) < len(values) else ""
+    mean = f"{statistics.fmean(known):.2f}" if known else "-"
+    wide = statistics.stdev(known) / (len(known) ** 0.5 if error else 1.0) if len(known) > 1 else None
+    return f"{mean}{'' if wide is None else f' ± {wide:.2f}'} ({len(known)}{lost})"
+
+
+def interval(found: Mapping[str, float]) -> str:
+    """An estimate and where it may well lie, for a table."""
+    return f"{found['estimate']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def decimals(value: float | None) -> str:
+    """For a table."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 @contextmanager

@@ -147,6 +147,17 @@ class Block(nn.Module):
         return F.relu(self.branch(x) + (x if self.shortcut is None else self.shortcut(x)))
 
 
+class SharedActivation(Block):
+    """A block that begins with the activation it uses again further on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn2(self.conv2(self.relu(self.bn1(self.conv1(self.relu(x)))))) + x
+
+
 class PreActivation(nn.Module):
     """A block of a Wide ResNet: normalize, activate, convolve; the projection reads the activated input."""
 

@@ -8,6 +8,7 @@ import torch
 from convnet_tools import (
     Block,
     PreActivation,
+    SharedActivation,
     Times,
     attached,
     check_training_pass,
@@ -200,15 +201,7 @@ def test_nested_blocks_each_drop_what_they_were_given():
 
 
 def test_an_entry_shared_with_other_uses_restores_only_the_blocks_input():
-    class Shared(Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.relu = nn.ReLU()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.bn2(self.conv2(self.relu(self.bn1(self.conv1(self.relu(x)))))) + x
-
-    block, x = Shared(), pictures(8, channels=4)
+    block, x = SharedActivation(), pictures(8, channels=4)
     expected = block(x) - x
     with attached(block, identities(block, x), [Times(0.0)]):
         torch.testing.assert_close(block(x), expected)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from convnet_tools import Block, PreActivation, conv, names, pictures, rows, small
+from convnet_tools import Block, PreActivation, SharedActivation, conv, names, pictures, rows, small
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -187,15 +187,7 @@ def test_a_shortcut_belongs_to_the_group_of_the_sum():
 
 
 def test_an_activation_shared_within_the_block_is_a_shared_entry():
-    class Shared(Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.relu = nn.ReLU()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.bn2(self.conv2(self.relu(self.bn1(self.conv1(self.relu(x)))))) + x
-
-    site = find(small(Shared()), pictures(8)).sites[-1]
+    site = find(small(SharedActivation()), pictures(8)).sites[-1]
     assert site.place == IdentityShortcut("stage.0", ("stage.0.relu",), shared=("stage.0.relu",))
 
 

@@ -1,39 +1,24 @@
 """Crowds on a GPU: a captured child is the eager one, neighbours do not matter, nothing grows, nothing is redone."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from cuda_tools import MARKS, no_waiting
+from cuda_tools import TRAINING as SMALL
 from torch import Tensor
 from torch._dynamo.utils import counters
 
 import autodropout as ad
-from autodropout.training import Cosine, ImageTraining, Pictures, RmsProp, Run, Sgd
+from autodropout.training import ImageTraining, RmsProp, Run, Sgd
 from autodropout.training.graphed import Lane
 from autodropout.training.image_crowd import Crowd
 from autodropout.training.images import Learner
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),  # it is a prototype
-]
-
-TRAINING = ImageTraining(
-    model="wrn-10-1",
-    pictures=Pictures(name="digits", train=600, validation=200),
-    resolution=20,
-    steps=400,
-    batch=32,
-    optimizer=Sgd(lr=0.05),
-    schedule=Cosine(),
-    augmentation="standard",
-    average=0.9,
-)
+pytestmark = MARKS
+TRAINING = replace(SMALL, steps=400, augmentation="standard")
 POLICIES = [TRAINING.space().sample(seed=seed) for seed in range(4)]
 SEEDS = [3, 1, 4, 1]
 RATE = 0.2
@@ -53,15 +38,6 @@ def begun(training: ImageTraining = TRAINING, run: Run = GPU, children: int = 4)
     crowd = Crowd(training, run)
     crowd.begin(POLICIES[:children], RATE, SEEDS[:children])
     return crowd
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_lane_draws_in_graphs_what_manual_seed_gives() -> None:

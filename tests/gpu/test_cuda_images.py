@@ -1,38 +1,25 @@
 """Image trainings on a GPU: nothing waits for the host inside an epoch, compiled and rounded they do the same."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-import torch
+from cuda_tools import MARKS, no_waiting
+from cuda_tools import TRAINING as SMALL
 
-from autodropout.training import Cosine, ImageTraining, Pictures, Run, Sgd
+from autodropout.training import ImageTraining, Pictures, Run, Sgd
 from autodropout.training import feed as feed_module
 from autodropout.training.augment import MIXES
 from autodropout.training.images import Learner
 from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining, Uda
 
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32:UserWarning"),  # advice, on every compilation
+    *MARKS,
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),  # torch captures one to prepare its pool
-    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),  # it is a prototype
 ]
 
-TRAINING = ImageTraining(
-    model="wrn-10-1",
-    pictures=Pictures(name="digits", train=600, validation=200),
-    resolution=20,
-    steps=40,
-    batch=32,
-    optimizer=Sgd(lr=0.05),
-    schedule=Cosine(),
-    average=0.9,
-    rates="linear",
-)
+TRAINING = replace(SMALL, rates="linear")
 SEMI = {field.name: getattr(TRAINING, field.name) for field in fields(TRAINING)} | {
     "pictures": Pictures(name="digits", train=200, validation=200),
     "batch": 8,
@@ -44,15 +31,6 @@ TRAININGS = [
     SemiSupervisedTraining(**SEMI, method=Uda(annealing="linear", threshold=0.15)),
     SemiSupervisedTraining(**SEMI, method=FixMatch(threshold=0.15)),
 ]
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("training", TRAININGS, ids=lambda t: f"{type(t).__name__}-{t.mix}-{t.augmentation}")

@@ -271,7 +271,7 @@ def test_a_child_that_diverged_is_kept_as_such(tmp_path: Path, monkeypatch: pyte
     first, second = piece(tmp_path).train("p", "small", 4_000, children(2))
     assert (first.trial.value, first.trial.failure) == (None, "diverged")
     assert second.trial.failure is None
-    assert ptb_study.values([first, second]) == [0.0, second.trial.value]
+    assert ptb_study.rewards_of([first, second]) == [0.0, second.trial.value]
 
 
 @pytest.mark.parametrize("method", ["controller", "random"])

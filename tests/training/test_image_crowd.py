@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from image_tools import PICTURES, busy
+from image_tools import TRAINING as SMALL
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -20,17 +22,8 @@ from autodropout.training.image_crowd import Crowd
 from autodropout.training.images import Learner
 from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining
 
-TRAINING = ImageTraining(
-    model="wrn-10-1",
-    pictures=Pictures(name="digits", train=100, validation=90, size=12),  # 90: not a whole number of batches
-    resolution=12,
-    steps=10,
-    batch=16,
-    optimizer=Sgd(lr=0.05),
-    schedule=Cosine(),
-    augmentation="none",
-)
-BUSY = replace(TRAINING, augmentation="randaugment", mix="cutmix", average=0.9, rates="linear", evaluate_every=4)
+TRAINING = replace(SMALL, pictures=replace(PICTURES, validation=90))  # 90: not a whole number of batches
+BUSY = busy(TRAINING)
 POLICIES = [TRAINING.space().sample(seed=seed) for seed in range(3)]
 SEEDS = [5, 0, 7]
 CPU = Run(device="cpu")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from image_tools import PICTURES, TRAINING, busy
 from torch import Tensor, nn
 
 import autodropout as ad
@@ -19,19 +20,8 @@ from autodropout.training.augment import MIXES
 from autodropout.training.run import Scores
 from tiny_images import tiny_imagenette
 
-PICTURES = Pictures(name="digits", train=100, validation=100, size=12)
-TRAINING = ImageTraining(
-    model="wrn-10-1",
-    pictures=PICTURES,
-    resolution=12,
-    steps=10,
-    batch=16,
-    optimizer=Sgd(lr=0.05),
-    schedule=Cosine(),
-    augmentation="none",
-)
 POLICY = TRAINING.space().sample(seed=0)
-BUSY = replace(TRAINING, augmentation="randaugment", mix="cutmix", average=0.9, rates="linear", evaluate_every=4)
+BUSY = busy(TRAINING)
 
 Look = Callable[[nn.Module, Tensor], None]
 
