@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from image_tools import PICTURES, busy
-from image_tools import TRAINING as SMALL
+from small_images import PICTURES, busy
+from small_images import TRAINING as SMALL
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 

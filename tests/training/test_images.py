@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from image_tools import PICTURES, TRAINING, busy
+from small_images import PICTURES, TRAINING, busy
 from torch import Tensor, nn
 
 import autodropout as ad
