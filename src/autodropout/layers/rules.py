@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autodropout.layers.drop import PatternRule, is_channels_last, rescale
+from autodropout.layers.drop import PatternRule, is_channels_last, rescale, scaled
 from autodropout.patterns.bits import (
     conv_bits,
     conv_dropped,
@@ -206,7 +206,7 @@ def _density_table(height: int, width: int, rows: int, columns: int, device: tor
 def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:
     """Inverted dropout: zeros where dropped, `h / (1 - rate)` elsewhere; all zeros, not NaN, at rate 1."""
     scale = 1.0 / (1.0 - rate).clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.where(dropped, 0, h).mul_(scale.where(rate < 1, 0.0))
+    return scaled(torch.where(dropped, 0, h), scale.where(rate < 1, 0.0))
 
 
 def _by_kernel(h: Tensor) -> bool:

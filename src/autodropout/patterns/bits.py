@@ -223,7 +223,7 @@ def put_on(h: Tensor, bits: Tensor, kept: Tensor, channels_last: bool) -> Tensor
     with torch.cuda.device_of(h):
         if channels_last:
             return apply_last(h.contiguous(memory_format=torch.channels_last), bits, kept)
-        return apply_rows(h.reshape(*bits.shape[:-1], -1), bits, kept).view(h.shape)
+        return apply_rows(h, bits, kept)
 
 
 @put_on.register_fake

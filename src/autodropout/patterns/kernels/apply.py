@@ -62,14 +62,16 @@ def _apply_last(h, bits, kept, out, rows, unit_bytes, cells, channels, size, HIG
 
 
 def apply_rows(h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
-    """Rows of values that lie side by side, (..., values), under bits of (..., bytes).
+    """Rows of values that lie side by side under bits of (..., bytes): a sequence, or a map that is contiguous.
 
-    `kept` counts for the whole of `h`, or is (K,), each for a K-th of it.
+    `kept` counts for the whole of `h`, or is (K,), each for a K-th of it. What comes back is nobody's view: a ReLU may
+    work in place on it.
     """
-    values, row_bytes = h.shape[-1], bits.shape[-1]
+    row_bytes = bits.shape[-1]
+    rows = bits.numel() // row_bytes
+    values = h.numel() // rows
     flat = h.contiguous()
     out = torch.empty_like(flat)
-    rows = flat.numel() // values
     together = VALUES // 8 if flat.numel() < MANY else VALUES // 2  # bytes of a program
     wide = min(128, triton.next_power_of_2(row_bytes))
     high = together // wide
