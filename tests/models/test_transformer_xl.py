@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import autodropout as ad
 from autodropout.attach import discover
 from autodropout.layers.drop import Drop
+from autodropout.models import transformer_xl
 from autodropout.models.transformer_xl import (
     TransformerXL,
     TransformerXLSize,
@@ -108,6 +109,25 @@ def test_it_computes_its_formulas(length: int, before: int) -> None:
     torch.testing.assert_close(hidden, slow(model, text(2, length), memory), rtol=1e-5, atol=1e-6)  # encodings: float32
     if not before:
         assert torch.equal(hidden, model(text(2, length))[0]), "no memory and an empty one are the same"
+
+
+@pytest.mark.parametrize(("length", "before"), [(4, 0), (3, 5), (7, 2), (9, 0)])
+def test_padded_for_a_gpu_it_is_the_same(length: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hidden states, its gradients, and what a site of a policy is given."""
+    model, tokens, given = network(), text(2, length), []
+    memory = torch.randn(2, 2, before, 8, dtype=torch.float64)
+    for layer in model.layers:
+        layer.attention.probabilities.register_forward_hook(lambda module, args, out: given.append(out.detach()))
+
+    def everything() -> list[Tensor]:
+        given.clear()
+        hidden, _ = model(tokens, memory)
+        return [hidden, *given, *torch.autograd.grad(hidden.square().sum(), list(model.layers.parameters()))]
+
+    plain = everything()
+    monkeypatch.setattr(transformer_xl, "spare", lambda length, device: -length % 8)
+    torch.testing.assert_close(everything(), plain)
+    assert given[0].shape[-1] == before + length
 
 
 def test_encodings() -> None:

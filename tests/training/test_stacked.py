@@ -11,20 +11,18 @@ import torch
 from language_tools import SIZE, curves_alone, curves_together, everywhere, small, write_text
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch.nn import functional as F
 
 import autodropout as ad
 from autodropout.models.transformer_xl import TransformerXL, initialize
 from autodropout.patterns import bernoulli
 from autodropout.recipes.language import RATE
-from autodropout.training import language_crowd
+from autodropout.training import adam_kernel, language_crowd, stacked, stacked_language
 from autodropout.training.clipped_adam import ClippedAdam
-from autodropout.training.language import example_for, log_loss
+from autodropout.training.language import cross_entropy, example_for, log_loss
 from autodropout.training.language_crowd import Crowd
 from autodropout.training.noise import Noise
 from autodropout.training.run import Run
 from autodropout.training.stacked import Stack, StackedAdam
-from autodropout.training.stacked_language import cross_entropy
 
 CPU = Run(device="cpu")
 QUIET = replace(SIZE, embedding_dropout=0.0, softmax_dropout=0.0)
@@ -242,7 +240,7 @@ def test_adam_is_clipped_adam_for_each_child(half: bool) -> None:
     stack = Stack(models[0], 3, torch.device("cpu"), half=half)
     for number, model in enumerate(models):
         stack.put(number, model.named_parameters())
-    adam = StackedAdam(stack, 0.5, compiles=False)
+    adam = StackedAdam(stack, 0.5)
     alone = [ClippedAdam(model, 1.0, 0.5) for model in models]
     draw = torch.Generator().manual_seed(0)
     for step in range(12):
@@ -270,6 +268,26 @@ def test_adam_is_clipped_adam_for_each_child(half: bool) -> None:
         assert torch.equal(leaf.detach(), stack.weights[name].to(leaf.dtype)), "forward sees what was learned"
 
 
+@pytest.mark.parametrize("size", [1, 30, 2500])
+@pytest.mark.parametrize("half", [False, True])
+def test_adams_kernel_does_the_same(size: int, half: bool) -> None:
+    """In Triton's interpreter, but for the copies, which a GPU rounds and it cuts off."""
+    draw = torch.Generator().manual_seed(size)
+    weight, first, gradient = (torch.randn(3, size, generator=draw) for _ in range(3))
+    second = torch.rand(3, size, generator=draw)
+    goes = torch.tensor([[True], [False], [True]])
+    scalars = [goes, *torch.rand(3, 3, 1, generator=draw)]
+    gradient = gradient.to(torch.bfloat16 if half else torch.float32)
+    gradient[1] = torch.nan
+    plain, ours = ([state.clone() for state in (weight, weight, first, second)] for _ in range(2))
+    stacked.descend(*plain, gradient, *scalars)
+    adam_kernel.descend(*ours, gradient, *scalars, stacked.BETAS, stacked.EPSILON)
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+        assert not torch.equal(one, weight)
+    assert torch.equal(ours[0][1], weight[1]), "left out"
+
+
 def test_reading_is_log_loss(folder: Path) -> None:
     """Of every slot: weights that are large enough to matter, against the model alone."""
     how = small(folder)
@@ -286,12 +304,15 @@ def test_reading_is_log_loss(folder: Path) -> None:
     assert expected[2] > expected[0]
 
 
-def test_cross_entropy_is_torchs() -> None:
-    logits = (10 * torch.randn(30, 17)).requires_grad_()
-    targets = torch.randint(17, (30,))
-    ours, torchs = cross_entropy(logits, targets), F.cross_entropy(logits, targets)
+def test_cross_entropy_is_torchs(folder: Path) -> None:
+    model = small(folder).build()
+    hidden = torch.randn(3, 10, model.size.width, requires_grad=True)
+    targets = torch.randint(len(model.softmax_bias), (3, 10))
+    leaves = hidden, model.embedding.weight, model.softmax_bias
+    model.softmax_bias.data.normal_()
+    ours, torchs = stacked_language.cross_entropy(model, hidden, targets), cross_entropy(model, hidden, targets)
     torch.testing.assert_close(ours, torchs)
-    torch.testing.assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(torchs, logits))
+    torch.testing.assert_close(torch.autograd.grad(ours, leaves), torch.autograd.grad(torchs, leaves))
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 5), (4, 6), (1,)])

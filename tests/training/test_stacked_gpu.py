@@ -13,6 +13,7 @@ from autodropout.training import language_crowd
 from autodropout.training.language import LanguageTraining
 from autodropout.training.language_crowd import Crowd
 from autodropout.training.run import Run
+from two_samples import LIMIT, student_t
 
 pytestmark = [
     pytest.mark.gpu,
@@ -52,6 +53,14 @@ def test_twenty_captured_steps_are_those_of_children_alone(
     together = torch.tensor(curves_together(how, policies, rate, [5, 6, 7], run))
     alone = torch.tensor(curves_alone(how, policies, rate, [5, 6, 7], run))
     torch.testing.assert_close(together, alone, rtol=tolerance, atol=0)
+
+
+def test_scores_of_eight_seeds_are_those_of_children_alone(folder: Path) -> None:
+    """In the end, captured and rounded against eager: one distribution (Student's t, p = 0.001)."""
+    how, seeds = training(folder, steps=100, evaluate_every=50), list(range(8))
+    alone = [how.fit(everywhere(), 0.2, seed, GPU).reward for seed in seeds]
+    together = how.fit_many([everywhere()] * 8, 0.2, seeds, replace(GPU, precision="bfloat16"))
+    assert student_t(together, alone) < LIMIT
 
 
 def test_a_second_job_compiles_and_captures_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,8 @@ class TransformerXL(nn.Module):
             memory = x.new_zeros(len(self.layers), len(x), 0, self.size.width)
         length, before = x.shape[1], memory.shape[2]
         reach = before + length
-        future = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, S)
+        columns = reach + spare(reach, x.device)  # S and some that nobody sees
+        future = torch.ones(length, columns, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, columns)
         encoding = distance_encoding(reach, self.size.width, x.device).to(x.dtype)  # (S + 1, C)
         seen = []
         for layer, earlier in zip(self.layers, memory, strict=True):
@@ -158,14 +159,19 @@ class RelativeAttention(nn.Module):
         query = self._by_head(self.query(x))  # (N, heads, T, D)
         key, value = self._by_head(self.key(known)), self._by_head(self.value(known))  # (N, heads, S, D)
         distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
-        content = (query + self.content_bias) * self.scale @ key.mT  # (N, heads, T, S)
+        # Padded below: keys and values to the columns of `future`, distances beyond that, heads to D' channels.
+        reach, columns, head_size = known.shape[1], future.shape[1], query.shape[-1]
+        channels = head_size + spare(head_size, x.device)
+        distances = columns + 1 + spare(columns + 1, x.device)
+        content = padded((query + self.content_bias) * self.scale, channels) @ padded(key, channels, columns).mT
         # All samples are scored by the same distances: as rows of one product, not each in a product of its own.
-        rows = ((query + self.distance_bias) * self.scale).transpose(0, 1).flatten(1, 2)  # (heads, N * T, D)
-        by_distance = torch.unflatten(rows @ distance.mT, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, S + 1)
-        scores = (content + aligned(by_distance)).masked_fill(future, -torch.inf)  # (N, heads, T, S)
-        probabilities = self.probabilities(scores.softmax(-1))
-        context = (probabilities @ value).transpose(1, 2).flatten(2)  # (N, T, heads * D)
-        output: Tensor = self.output(context)
+        rows = padded((query + self.distance_bias) * self.scale, channels).transpose(0, 1).flatten(1, 2)
+        by_distance = rows @ padded(distance, channels, distances).mT  # (heads, N * T, distances)
+        by_distance = torch.unflatten(by_distance, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, distances)
+        scores = (content + aligned(by_distance)[..., :columns]).masked_fill(future, -torch.inf)
+        probabilities = padded(self.probabilities(scores.softmax(-1)[..., :reach]), columns)
+        context = (probabilities @ padded(value, channels, columns))[..., :head_size]  # (N, heads, T, D)
+        output: Tensor = self.output(context.transpose(1, 2).flatten(2))
         return output
 
     def _by_head(self, h: Tensor) -> Tensor:
@@ -195,6 +201,17 @@ def distance_encoding(longest: int, width: int, device: torch.device | None = No
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
     angles = distance[:, None] / 10_000**exponents  # (longest + 1, width / 2)
     return torch.cat((angles.sin(), angles.cos()), 1)
+
+
+def spare(length: int, device: torch.device) -> int:
+    """How many more make it a multiple of 8, on a GPU: its tensor cores are slow on rows of no multiple of 16 bytes."""
+    return -length % 8 if device.type == "cuda" else 0
+
+
+def padded(h: Tensor, channels: int, tokens: int | None = None) -> Tensor:
+    """Zeros behind the last channel and behind the last token, where there are fewer than so many; (..., T, C)."""
+    more = (0, channels - h.shape[-1], 0, 0 if tokens is None else tokens - h.shape[-2])
+    return F.pad(h, more) if any(more) else h
 
 
 def aligned(by_distance: Tensor) -> Tensor:

@@ -252,7 +252,7 @@ class LanguageTraining:
 class Objective(nn.Module):
     """What a step minimizes, in two parts: cross-entropy in nats a word, and the penalties on hidden states.
 
-    `cross_entropy` takes float32 logits, (words, vocabulary), and the words that were right, (words,).
+    `loss` takes the model, what its softmax is given, (N, T, C), and the words that were right, (N, T).
     """
 
     def __init__(
@@ -260,20 +260,25 @@ class Objective(nn.Module):
         model: TransformerXL,
         state_value: float,
         state_difference: float,
-        cross_entropy: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        loss: Callable[[TransformerXL, Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.state_value = state_value
         self.state_difference = state_difference
-        self.cross_entropy = cross_entropy
+        self.loss = loss or cross_entropy
 
     def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         hidden, memory = self.model(tokens, memory)  # (N, T, C)
         dropped = self.model.softmax_dropout(hidden)
-        loss = self.cross_entropy(self.model.logits(dropped).float().flatten(0, 1), targets.flatten())
+        loss = self.loss(self.model, dropped, targets)
         penalty = self.state_value * mean_square(dropped) + self.state_difference * mean_square(hidden.diff(dim=1))
         return loss, penalty, memory
+
+
+def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Nats a word, in the mean."""
+    return F.cross_entropy(model.logits(hidden).float().flatten(0, 1), targets.flatten())
 
 
 def mean_square(h: Tensor) -> Tensor:

@@ -134,11 +134,10 @@ class Crowd:
             self._model = StackedLanguage(objective, sites, training.evaluation_memory)
             self._losses: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._model.losses
             self._nats: Callable[..., tuple[Tensor, Tensor]] = self._model.nats
-            compiles = run.compile or where.type == "cuda"
-            if compiles:
+            if run.compile or where.type == "cuda":
                 self._losses = torch.compile(self._losses, fullgraph=True, dynamic=False)
                 self._nats = torch.compile(self._nats, dynamic=False)
-            self._adam = StackedAdam(self.stack, training.clip, compiles=compiles)
+            self._adam = StackedAdam(self.stack, training.clip)
 
             # What a training's length changes lies in these two, so that one crowd serves trainings of any length.
             self.longest = max(training.steps, LONGEST)

@@ -17,10 +17,12 @@ weights cast by autocast in every forward, and their gradients back, it would be
 same.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+
+from autodropout.patterns.bits import on_gpu
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, which ClippedAdam has too
 
@@ -75,21 +77,16 @@ class Stack:
 class StackedAdam:
     """What `ClippedAdam` does, for each child of a stack as if it were alone.
 
-    A child's gradient is clipped by the norm of its own; where it is not finite, that child's weights, moments and
+    A child's gradient is clipped by the norm of its own; where that is not finite, that child's weights, moments and
     number of steps stay as they are.
     """
 
-    def __init__(self, stack: Stack, clip: float, *, compiles: bool) -> None:
+    def __init__(self, stack: Stack, clip: float) -> None:
         self.stack, self.clip = stack, clip
         self.first = {name: torch.zeros_like(weight) for name, weight in stack.weights.items()}
         self.second = {name: torch.zeros_like(weight) for name, weight in stack.weights.items()}
         device = next(iter(stack.weights.values())).device
         self.taken = torch.zeros(stack.children, dtype=torch.float64, device=device)  # steps
-        # All tensors are (K, size) to these two, whatever their shapes: each is compiled once, not for every size.
-        self._look: Callable[..., tuple[Tensor, Tensor]] = look
-        self._descend: Callable[..., None] = descend
-        if compiles:
-            self._look, self._descend = torch.compile(look, dynamic=True), torch.compile(descend, dynamic=True)
 
     def reset(self) -> None:
         for moment in (*self.first.values(), *self.second.values(), self.taken):
@@ -99,45 +96,39 @@ class StackedAdam:
     def step(self, gradients: Mapping[str, Tensor], lr: Tensor) -> Tensor:
         """A step down with gradients of the leaves and learning rates of (K,); (K,) booleans: whose was left out."""
         weights = self.stack.weights
-        looks = [self._look(_flat(gradient, weights[name])) for name, gradient in gradients.items()]
-        squares, finite = (torch.stack(parts) for parts in zip(*looks, strict=True))  # (tensors, K) each
-        goes = finite.all(0)
-        factor = (self.clip / (squares.sum(0).sqrt() + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
+        flat = {name: _flat(gradient, weights[name]) for name, gradient in gradients.items()}  # (K, size) each
+        norms = [torch.linalg.vector_norm(one, dim=1, dtype=torch.float32) for one in flat.values()]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # (K,)
+        goes = norm.isfinite()
+        factor = (self.clip / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
         self.taken += goes
         correction1, correction2 = (1.0 - beta**self.taken for beta in BETAS)
         pace, root = (lr / correction1).float(), correction2.sqrt().float()
         scalars = [value[:, None] for value in (goes, factor, pace, root)]  # (K, 1)
-        for name, gradient in gradients.items():
-            states = (weights[name], self.stack.copies[name], self.first[name], self.second[name], gradient)
-            self._descend(*(None if state is None else _flat(state, weights[name]) for state in states), *scalars)
-        return goes.logical_not()
+        for name, gradient in flat.items():
+            weight, copy = weights[name], self.stack.copies[name]
+            flat_copy = None if copy is None else _flat(copy, weight)
+            moments = _flat(self.first[name], weight), _flat(self.second[name], weight)
+            descend(_flat(weight, weight), flat_copy, *moments, gradient, *scalars)
+        return ~goes
 
 
 def _flat(value: Tensor, like: Tensor) -> Tensor:
-    """(K, ...) -> (K, size), in the order in which `like` lies in memory: no copy where the two lie alike.
-
-    Detached it is nobody's view: what a view is of would be compiled into its code, which then serves fewer tensors.
-    """
-    return (value if like.is_contiguous() else value.mT).flatten(1).detach()
-
-
-def look(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Each child's sum of squares, and whether all is finite: (K, size) -> (K,), (K,)."""
-    return gradient.float().square().sum(1), gradient.isfinite().all(1)
+    """(K, ...) -> (K, size), in the order in which `like` lies in memory: no copy where the two lie alike."""
+    return (value if like.is_contiguous() else value.mT).flatten(1)
 
 
 def descend(
-    weight: Tensor,
-    copy: Tensor | None,
-    first: Tensor,
-    second: Tensor,
-    gradient: Tensor,
-    goes: Tensor,
-    factor: Tensor,
-    pace: Tensor,
-    root: Tensor,
-) -> None:
+    weight: Tensor, copy: Tensor | None, first: Tensor, second: Tensor, gradient: Tensor, goes: Tensor, factor: Tensor,
+    pace: Tensor, root: Tensor,
+) -> None:  # fmt: skip
     """Adam's update of one parameter of all children, in place: (K, size), with scalars of (K, 1)."""
+    if on_gpu(weight):
+        from autodropout.training import adam_kernel
+
+        assert copy is None or copy.dtype == torch.bfloat16
+        adam_kernel.descend(weight, copy, first, second, gradient, goes, factor, pace, root, BETAS, EPSILON)
+        return
     clipped = gradient.float() * factor
     mean = torch.lerp(first, clipped, 1.0 - BETAS[0])
     square = BETAS[1] * second + (1.0 - BETAS[1]) * clipped * clipped

@@ -97,14 +97,18 @@ class StackedLanguage:
         return stacked
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """`F.cross_entropy` of (words, vocabulary), written so that compiled code passes over the logits and no more.
+def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
+    """`language.cross_entropy`, written for what `vmap` and the compiler make of it.
 
-    Under `vmap` the gradient of torch's own is scattered into zeros as large as the logits, in float32: with a
-    vocabulary of 10,000 the largest tensor of a step. Here it is a comparison within the pass that makes it.
+    1. Under `vmap` the gradient of torch's own is scattered into zeros as large as the logits, in float32: with a
+       vocabulary of 10,000 the largest tensor of a step. Here it is a comparison within the pass that makes it.
+    2. The weights come first in the product, so that their gradient comes out of one in the order of the embedding. As
+       `F.linear` it would come out transposed, and be turned over at the cost of four passes.
     """
-    right = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]  # (words, vocabulary)
-    return (logits.logsumexp(1) - torch.where(right, logits, 0.0).sum(1)).mean()
+    scores = model.embedding.weight @ hidden.flatten(0, -2).mT  # (vocabulary, words)
+    scores = (scores + model.softmax_bias.to(scores.dtype)[:, None]).float()
+    right = torch.arange(len(scores), device=scores.device)[:, None] == targets.flatten()  # (vocabulary, words)
+    return (scores.logsumexp(0) - torch.where(right, scores, 0.0).sum(0)).mean()
 
 
 class Page(nn.Module):
