@@ -144,3 +144,27 @@ def test_drawn_together_no_site_draws_again(images: torch.memory_format, monkeyp
     monkeypatch.setattr(ConvRule, "bits", lambda *given: drawn.append(given))
     model(example)
     assert not drawn
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_compiled_code_keeps_bits_for_backward(layout: torch.memory_format, together: bool) -> None:
+    """An eighth of a byte a value: neither a byte, as a boolean takes, nor a copy of the bits in another layout."""
+    model = nn.Sequential(*(nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.SiLU()) for _ in range(5)))
+    model, example = model.to(memory_format=layout), torch.randn(4, 8, 16, 16).contiguous(memory_format=layout)
+    on = ad.attach(model, ad.space(model, example).sample(seed=0), rate=0.5, example=example, live=True)
+    on.draw_from(torch.tensor(5))
+    if together:
+        on.draw_together()
+    kept: list[Tensor] = []
+
+    def keep(value: Tensor) -> Tensor:
+        kept.append(value)
+        return value
+
+    forward = torch.compile(model, backend="aot_eager_decomp_partition", fullgraph=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        forward(example)
+    masks = [value for value in kept if value.dtype in (torch.bool, torch.uint8)]
+    assert sum(value.numel() for value in masks) == len(on.sites) * example.numel() / 8
+    assert layout == torch.contiguous_format or all(value.dim() < 4 for value in masks), "Inductor would copy those"

@@ -158,7 +158,7 @@ def test_a_second_job_compiles_and_captures_nothing(monkeypatch: pytest.MonkeyPa
     crowd = begun(run=FAST)
     crowd.advance(2)
     compiled = counters["stats"]["unique_graphs"]
-    assert compiled == 2, "the loss and the noise, for four slots"
+    assert compiled == 3, "the loss, the noise and the average, for four slots"
     assert len(captured) == 8, "a step and a judgement for each slot"
     crowd.fit(POLICIES[::-1], 0.4, [7, 8, 9, 10])
     crowd.fit(POLICIES[:2], 0.1, [7, 8])

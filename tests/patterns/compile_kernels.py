@@ -61,7 +61,7 @@ def main() -> None:
                 _ = apply.apply_last(h, bits, kept) if last else apply.apply_rows(h.flatten(2), bits, kept)
     sites = torch.tensor([[8, 1], [16, 2]])
     conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 4, [8, 16], [7, 7], True)
-    for children, channels in ((1, 256), (1, 64), (1, 38), (3, 9)):
+    for children, channels in ((1, 256), (1, 64), (1, 140), (1, 38), (3, 9)):
         many = [value.expand(children, *value.shape) for value in (tokens[:4], rate, seed)]
         bits, kept = sequence.sequence_bits(*many, stream, [2, 70, channels])
         apply.apply_rows(torch.empty(children, 2, 70, channels, dtype=torch.float16), bits, kept)

@@ -3,10 +3,14 @@
 The interpreter cuts off where a GPU rounds to bfloat16, so that type is left to `tests/gpu/test_cuda_kernels.py`.
 """
 
+from unittest import mock
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_bits import RATES, SEEDS, STREAMS, patterns, seed_of
+from torch import Tensor
 
 from autodropout.layers import ConvRule, rescale
 from autodropout.patterns.bits import conv_bits, conv_bits_together, conv_dropped, sequence_dropped
@@ -14,27 +18,44 @@ from autodropout.patterns.kernels import apply, conv
 from autodropout.spaces import ConvPattern
 
 
-@given(
-    patterns(ConvPattern), st.sampled_from([(1, 1), (2, 3), (1, 130), (3, 64), (5, 7)]),
-    st.tuples(*[st.integers(1, 18)] * 2), st.tuples(*[st.integers(1, 40)] * 2), RATES, SEEDS, STREAMS, st.booleans(),
-)  # fmt: skip
-@settings(max_examples=40, deadline=None)
-def test_bits(pattern, units, cells, searched_at, rate, seed, stream, channels_last) -> None:
-    tokens = torch.tensor(ConvRule(pattern, searched_at).tokens(), dtype=torch.int32)
-    arguments = tokens, torch.tensor(rate), seed_of(seed), stream, [*units, *cells], channels_last
+def check(*arguments) -> Tensor:
     (bits, kept), (expected, count) = conv.conv_bits(*arguments), conv_bits(*arguments)
     assert torch.equal(bits, expected)
     assert torch.equal(kept, count)
+    return kept
 
 
-def test_bits_of_a_map_that_takes_several_turns() -> None:
-    """Of 137 bytes, in either layout."""
-    tokens = torch.tensor([2, 2, 4, 0, 3 << 26, 1 << 27, 1 << 26, 33, 33], dtype=torch.int32)
-    for channels_last in (False, True):
-        arguments = tokens, torch.tensor(0.7), torch.tensor(5), 7, [2, 3, 33, 33], channels_last
-        (bits, kept), (expected, count) = conv.conv_bits(*arguments), conv_bits(*arguments)
-        assert torch.equal(bits, expected)
-        assert torch.equal(kept, count)
+@given(
+    patterns(ConvPattern), st.sampled_from([(1, 1), (2, 3), (1, 130), (3, 64), (5, 7)]),
+    st.tuples(st.integers(1, 18), st.one_of(st.integers(1, 18), st.sampled_from([8, 16]))),
+    st.tuples(*[st.integers(1, 40)] * 2), RATES, SEEDS, STREAMS, st.booleans(),
+    st.sampled_from([1, 8, 4096]), st.sampled_from([1, 1 << 17]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_bits(pattern, units, cells, searched_at, rate, seed, stream, channels_last, programs, many) -> None:
+    """However many programs share the work, and with several units to a thread or one."""
+    tokens = torch.tensor(ConvRule(pattern, searched_at).tokens(), dtype=torch.int32)
+    with mock.patch.multiple(conv, PROGRAMS=programs, MANY=many):
+        check(tokens, torch.tensor(rate), seed_of(seed), stream, [*units, *cells], channels_last)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("cells", [(33, 33), (14, 40), (5, 224), (300, 6), (512, 5)])
+def test_bits_of_large_maps(cells: tuple[int, int], channels_last: bool) -> None:
+    """Turned and sheared, with tilings from the finest to ones that are far larger than the map."""
+    for number, (size, stride, repeat) in enumerate([(1, 1, 32), (2, 2, 4), (4, 16, 32), (3, 8, 3)]):
+        tokens = [size, stride, repeat, 0, 5 << 26, 1 << 27, 1 << 27, cells[0] - number, cells[1]]
+        arguments = torch.tensor(0.7), seed_of(number), 7, [2, 3, *cells], channels_last
+        with mock.patch.object(conv, "PROGRAMS", 4):
+            kept = check(torch.tensor(tokens, dtype=torch.int32), *arguments)
+        assert 0 < kept < 6 * cells[0] * cells[1]
+
+
+def test_a_shared_pattern_hits_all_channels_of_a_sample() -> None:
+    """More hits in a block of units than it has lanes, and blocks without any."""
+    tokens = torch.tensor([2, 1, 3, 1, 1 << 28, 1 << 26, 0, 7, 7], dtype=torch.int32)
+    with mock.patch.multiple(conv, MANY=1, PROGRAMS=8):
+        check(tokens, torch.tensor(0.4), seed_of(2), 3, [4, 600, 7, 7], True)
 
 
 @given(

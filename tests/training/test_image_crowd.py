@@ -17,6 +17,7 @@ from autodropout.training import image_crowd as module
 from autodropout.training import image_slot as slot_module
 from autodropout.training.augment import MIXES
 from autodropout.training.ema import MovingAverage, share
+from autodropout.training.flat import ALIGNED, Flat, FlatAverage
 from autodropout.training.graphed import Lane, at
 from autodropout.training.image_crowd import Crowd
 from autodropout.training.images import Learner
@@ -60,6 +61,25 @@ def test_a_child_in_a_crowd_is_the_child_alone(training: ImageTraining) -> None:
     for slot, policy, seed, reward in zip(crowd.slots, POLICIES, SEEDS, rewards, strict=True):
         assert torch.equal(slot.losses(), alone(training, policy, seed))
         assert reward == training.fit(policy, RATE, seed, CPU).reward
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(lr=0.05), RmsProp(lr=0.01)], ids=["Sgd", "RmsProp"])
+def test_in_bfloat16_too(optimizer: Sgd | RmsProp) -> None:
+    """Where a crowd keeps weights of bfloat16, and a lone child lets autocast make them."""
+    training, half = replace(TRAINING, optimizer=optimizer, average=0.9), replace(CPU, precision="bfloat16")
+    crowd = Crowd(training, half)
+    for seed in (1, SEEDS[0]):
+        crowd.fit(POLICIES[:1], RATE, [seed])
+    (slot,) = crowd.slots
+    assert {weight.dtype for weight in slot.model.parameters()} == {torch.bfloat16, torch.float32}
+    with ExitStack() as closing:
+        learner = Learner(training, training.load(), POLICIES[0], RATE, SEEDS[0], half, closing)
+        losses = torch.stack([learner.step(step)["train_loss"].detach() for step in range(training.steps)])
+    assert torch.equal(slot.losses(), losses)
+    assert slot._average is not None
+    with learner.averaged(), slot._average.applied():
+        lone = learner.model.state_dict()
+        assert all(torch.equal(value, lone[name]) for name, value in slot._flat.named.items())
 
 
 def test_without_a_policy_too() -> None:
@@ -230,16 +250,49 @@ def test_a_lane_draws_its_own_numbers() -> None:
         assert torch.equal(torch.cat(drawn[number]), torch.cat([torch.rand(3) for _ in range(3)]))
 
 
-def test_the_average_follows_a_tensor_as_it_follows_a_number() -> None:
-    first, second = (torch.nn.Linear(3, 2) for _ in range(2))
+def test_a_flat_model_is_the_model() -> None:
+    """The same values in the same memory formats, each tensor in a place of its own of the one that holds them all."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5)).to(memory_format=torch.channels_last)
+    before = {name: (value.clone(), value.stride()) for name, value in model.state_dict().items()}
+    flat = Flat(model).values
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name][0])
+        assert value.stride() == before[name][1]
+    followed = [*model.parameters(), *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
+    assert all(value.data_ptr() % 16 == flat.data_ptr() % 16 for value in followed)
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in model.parameters())
+    flat.fill_(7.0)
+    for value in followed:
+        assert (value == 7.0).all(), "no two share a place, and none lies elsewhere"
+        value.data.zero_()
+    assert len(flat) < sum(value.numel() for value in followed) + ALIGNED * len(followed)
+
+
+def test_a_flat_average_is_the_average() -> None:
+    first, second = (torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)) for _ in range(2))
     second.load_state_dict(first.state_dict())
-    averages = [MovingAverage(model, 0.95) for model in (first, second)]
+    average, flat = MovingAverage(first, 0.95), FlatAverage(Flat(second).values)
     shares = torch.tensor([share(0.95, step) for step in range(6)])
     for step in range(6):
         for model in (first, second):
-            model.weight.data.add_(step + 1.0)
-        averages[0].update()
-        averages[1].follow(at(shares, torch.tensor([step])))
-    assert all(map(torch.equal, averages[0]._averages.values(), averages[1]._averages.values()))
-    averages[0].restart()
-    assert torch.equal(averages[0]._averages["weight"], first.weight)
+            model(torch.arange(12.0).reshape(4, 3) ** step).square().sum().backward()
+            for parameter in model.parameters():
+                parameter.data.add_(parameter.grad, alpha=-0.01)
+        average.update()
+        flat.follow(at(shares, torch.tensor([step])))
+    own = [value.clone() for value in second.state_dict().values()]
+    with average.applied(), flat.applied():
+        assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
+        assert not torch.equal(second[0].weight, own[0])
+    assert all(map(torch.equal, second.state_dict().values(), own))
+    flat.restart()
+    with flat.applied():
+        assert torch.equal(second[0].weight, own[0])
+
+
+def test_batches_are_counted_where_the_count_is_used() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(2), torch.nn.BatchNorm2d(2, momentum=None))
+    slot_module._uncount(model)
+    model(torch.randn(4, 2, 3, 3))
+    assert model[0].num_batches_tracked is None
+    assert int(model[1].num_batches_tracked) == 1

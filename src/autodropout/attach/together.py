@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from autodropout.layers.drop import Drop, Ready
+from autodropout.layers.drop import Drop, Ready, scale_of
 from autodropout.patterns.bits import conv_bits_together
 from autodropout.patterns.draws import stream
 
@@ -46,9 +46,11 @@ class Together:
         assert noise is not None, "drawn together, masks are a function of `draw_from`'s tensor"
         arguments = (noise, samples, self.channels, list(self.size), channels_last)
         bits, kept = conv_bits_together(self.tokens, self.rates, self.sites, *arguments)
-        unit_bytes = (self.size[0] * self.size[1] + 7) // 8
+        cells = self.size[0] * self.size[1]
+        scales = scale_of((self.sites[:, 0] * (samples * cells)).float(), kept)  # (S,): one launch, not one a site
+        unit_bytes = (cells + 7) // 8
         lengths = [samples * count * unit_bytes for count in self.channels]
         for number, (drop, count, own) in enumerate(zip(self.drops, self.channels, bits.split(lengths), strict=True)):
             layout = (samples, unit_bytes, count) if channels_last else (samples, count, unit_bytes)
             shape = (samples, count, *self.size)
-            drop.ready = Ready(shape, channels_last, own.view(layout), kept[number])
+            drop.ready = Ready(shape, channels_last, own.view(layout), kept[number], scales[number])

@@ -38,12 +38,12 @@ class PatternRule(ABC):
         """The mask of `h` for the pattern that `tokens` say, packed, and how many values it keeps."""
 
     @abstractmethod
-    def put(self, h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
-        """`h` under such a mask, rescaled."""
+    def put(self, h: Tensor, bits: Tensor, kept: Tensor, site: int = 0, scale: Tensor | None = None) -> Tensor:
+        """`h` under such a mask, rescaled; by `scale`, where somebody has it already."""
 
-    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> Tensor:
+    def packed(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int, site: int = 0) -> Tensor:
         """`self(h, rate, seed ^ stream)`, had this rule the pattern that `tokens` say."""
-        return self.put(h, *self.bits(h, tokens, rate, seed, stream))
+        return self.put(h, *self.bits(h, tokens, rate, seed, stream), site)
 
 
 class Ready(NamedTuple):
@@ -53,6 +53,7 @@ class Ready(NamedTuple):
     channels_last: bool
     bits: Tensor
     kept: Tensor
+    scale: Tensor  # Size / Sum
 
     def fits(self, h: Tensor) -> bool:
         return h.shape == self.shape and is_channels_last(h) == self.channels_last
@@ -64,9 +65,12 @@ def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
     The count is an integer and the scale float32 whatever `h.dtype`: in float16 a sum over a map overflows.
     `where` rather than a product: only the boolean mask is held for backward, and a dropped inf or NaN is gone.
     """
-    size = torch.full_like(kept, h.numel(), dtype=torch.float32)
-    scale = size / kept.clamp(min=1)  # of a number and a tensor PyTorch takes a reciprocal, which need not give 1
-    return scaled(torch.where(mask, h, 0), scale)
+    return scaled(torch.where(mask, h, 0), scale_of(torch.full_like(kept, h.numel(), dtype=torch.float32), kept))
+
+
+def scale_of(size: Tensor, kept: Tensor) -> Tensor:
+    """`Size / Sum`; of a number in place of `size` PyTorch would take a reciprocal, which need not give 1."""
+    return size / kept.clamp(min=1)
 
 
 def scaled(values: Tensor, scale: Tensor) -> Tensor:
@@ -131,10 +135,10 @@ class Drop:
         if self.ready is not None:
             ready, self.ready = self.ready, None
             if isinstance(rule, PatternRule) and ready.fits(h):
-                return rule.put(h, ready.bits, ready.kept)
+                return rule.put(h, ready.bits, ready.kept, self.site, ready.scale)
         seed = fresh(h.device) if self.noise is None else self.noise
         if isinstance(rule, PatternRule) and (self.live or on_gpu(h)):
-            return rule.packed(h, self.tokens, self.rate, seed, stream(self.site))
+            return rule.packed(h, self.tokens, self.rate, seed, stream(self.site), self.site)
         return rule(h, self.rate, seed ^ stream(self.site))
 
 

@@ -57,12 +57,12 @@ class ConvRule(PatternRule):
         made: tuple[Tensor, Tensor] = conv_bits(tokens, rate, seed, stream, h.shape, is_channels_last(h))
         return made
 
-    def put(self, h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
+    def put(self, h: Tensor, bits: Tensor, kept: Tensor, site: int = 0, scale: Tensor | None = None) -> Tensor:
         last = is_channels_last(h)
         if _by_kernel(h):
             masked: Tensor = put_on(h, bits, kept, last)
             return masked
-        return rescale(h, ~conv_dropped(bits, h.shape, last), kept)
+        return _rescaled(h, conv_dropped(bits, h.shape, last, site), kept, scale)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class SequenceRule(PatternRule):
         made: tuple[Tensor, Tensor] = sequence_bits(tokens, rate, seed, stream, h.shape)
         return made
 
-    def put(self, h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
+    def put(self, h: Tensor, bits: Tensor, kept: Tensor, site: int = 0, scale: Tensor | None = None) -> Tensor:
         if _by_kernel(h):
             masked: Tensor = put_on(h, bits, kept, False)
             return masked
-        return rescale(h, ~sequence_dropped(bits, h.shape[-1]), kept)
+        return _rescaled(h, sequence_dropped(bits, h.shape[-1], site), kept, scale)
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,10 @@ def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:
     """Inverted dropout: zeros where dropped, `h / (1 - rate)` elsewhere; all zeros, not NaN, at rate 1."""
     scale = 1.0 / (1.0 - rate).clamp(min=torch.finfo(torch.float32).tiny)
     return scaled(torch.where(dropped, 0, h), scale.where(rate < 1, 0.0))
+
+
+def _rescaled(h: Tensor, dropped: Tensor, kept: Tensor, scale: Tensor | None) -> Tensor:
+    return rescale(h, ~dropped, kept) if scale is None else scaled(torch.where(dropped, 0, h), scale)
 
 
 def _by_kernel(h: Tensor) -> bool:

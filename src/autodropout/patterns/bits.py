@@ -184,27 +184,38 @@ def _(
     return sequence_bits(tokens, rate, seed, stream, shape), (0, 0)
 
 
-def conv_dropped(bits: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+def conv_dropped(bits: Tensor, shape: Sequence[int], channels_last: bool, site: int = 0) -> Tensor:
     """A packed mask as booleans of (N, C, H, W), True where dropped, in the memory format it was packed in."""
     n, c, height, width = shape
     cells = height * width
     if channels_last:
-        flags = _bit(bits.unsqueeze(2), torch.arange(8, dtype=torch.uint8, device=bits.device)[:, None])
+        # Of three dimensions: one of four that is kept for backward, compiled code would first copy to channels_last.
+        flags = _bit(bits.flatten(0, 1).unsqueeze(1), _places(site, bits.device)[:, None])  # (N * bytes, 8, C)
         mask = flags.reshape(n, -1, c)[:, :cells].reshape(n, height, width, c).permute(0, 3, 1, 2)
         # What is masked takes its layout from here, and a map of one byte would come out as (N, C, H, W). Compiled code
         # knows its layouts.
         return mask if torch.compiler.is_compiling() else mask.contiguous(memory_format=torch.channels_last)
-    return sequence_dropped(bits, cells).reshape(n, c, height, width)
+    return sequence_dropped(bits, cells, site).reshape(n, c, height, width)
 
 
-def sequence_dropped(bits: Tensor, channels: int) -> Tensor:
+def sequence_dropped(bits: Tensor, channels: int, site: int = 0) -> Tensor:
     """A packed mask as booleans of (..., C), True where dropped."""
-    flags = _bit(bits.unsqueeze(-1), torch.arange(8, dtype=torch.uint8, device=bits.device))
+    flags = _bit(bits.unsqueeze(-1), _places(site, bits.device))
     return flags.flatten(-2)[..., :channels]
 
 
+def _places(site: int, device: torch.device) -> Tensor:
+    """0 to 7, counted for each site anew.
+
+    Were it one operation for all of them, `torch.compile` would see it used far apart and not make again in backward
+    what depends on it: forward would keep a byte a value for backward, not the bits.
+    """
+    return torch.arange(8 * site, 8 * site + 8, dtype=torch.int32, device=device).bitwise_and(7)
+
+
 def _bit(packed: Tensor, bit: Tensor) -> Tensor:
-    return packed.bitwise_right_shift(bit).bitwise_and(1).to(torch.bool)
+    # Of 32 bits, which is what a GPU computes with: of bytes it takes 3 instructions a value more.
+    return packed.to(torch.int32).bitwise_right_shift(bit).bitwise_and(1).to(torch.bool)
 
 
 def _packed(dropped: Tensor) -> Tensor:

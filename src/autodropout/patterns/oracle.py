@@ -158,9 +158,9 @@ def sequence_dropped(runs: Runs, rows: int, length: int, channels: int, rate: fl
     key = splitmix64(seed, 0)
 
     def dropped(number: int) -> bool:
-        """Draw `number` of a stream of 32-bit draws, read as a signed number."""
-        half = splitmix64(key, number // 2) >> (32 * (number % 2)) & 0xFFFFFFFF
-        return (half ^ 0x80000000) < round(rate * 2**32)
+        """Draw `number` of a stream of 16-bit draws, read as a signed number."""
+        quarter = splitmix64(key, number // 4) >> (16 * (number % 4)) & 0xFFFF
+        return (quarter ^ 0x8000) < math.floor(rate * 2**16 + 0.5)
 
     result: list[Grid] = []
     for row in range(rows):

@@ -9,6 +9,9 @@ where S plays C. Every leading index draws a start of its own. Runs of `size` co
 Covered positions drop with probability `rate`, one draw per (token, channel); per run when `share_t`, for all
 channels when `share_c`. With `stride = 0` and `size >= T` there is one run from 0: Dropout, Word Dropout (`share_c`),
 Variational (`share_t`).
+
+A draw has 16 bits, a hash serves four: a rate is rounded to a multiple of 2**-16. Values are many, and where a mask has
+to be made in the time that nn.Dropout takes for its own, hashing is most of the work.
 """
 
 from collections.abc import Sequence
@@ -53,7 +56,7 @@ def sequence_mask(runs: Runs, shape: Sequence[int], rate: Tensor, seed: Tensor) 
 
 
 def bernoulli(shape: Sequence[int], rate: Tensor, seed: Tensor) -> Tensor:
-    """Independent draws, True with probability `rate`; element number i is a function of (seed, i)."""
+    """Independent draws, True with probability `rate` to within 2**-17; element number i is a function of (seed, i)."""
     drawn: Tensor = torch.ops.autodropout.bernoulli(seed, rate, list(shape))
     return drawn
 
@@ -105,14 +108,15 @@ def draw(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
     """
     total = prod(shape)
     key = mix(seed)[..., None]  # (..., 1), as the limit
-    limit = (threshold(rate) - 2**31)[..., None]  # a draw is read as a signed number
-    drawn = torch.empty((*seed.shape, (total + 1) // 2 * 2), dtype=torch.bool, device=seed.device)
+    # A draw is read as a signed number, and the limit may be one more than the largest of them.
+    limit = (((threshold(rate) + 2**15) >> 16) - 2**15).int()[..., None]
+    drawn = torch.empty((*seed.shape, (total + 3) // 4 * 4), dtype=torch.bool, device=seed.device)
     # On a CPU in chunks, so that the passes of the hash stay within the cache.
     chunk = _CHUNK if seed.device.type == "cpu" else max(1, drawn.shape[-1])
     for first in range(0, drawn.shape[-1], chunk):
         last = min(first + chunk, drawn.shape[-1])
-        counters = torch.arange(first // 2, last // 2, device=seed.device)
-        torch.lt(mix(counters.mul_(GOLDEN).add(key)).view(torch.int32), limit, out=drawn[..., first:last])
+        counters = torch.arange(first // 4, last // 4, device=seed.device)
+        torch.lt(mix(counters.mul_(GOLDEN).add(key)).view(torch.int16), limit, out=drawn[..., first:last])
     return drawn[..., :total].reshape(*seed.shape, *shape)
 
 

@@ -17,31 +17,20 @@ class MovingAverage:
     """Follows a model: `update()` after each step, `applied()` to judge it. Nothing of it waits for the device."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0.0 < decay < 1.0:
-            raise ValueError(f"the average's decay must lie between 0 and 1, got {decay}")
-        self.decay = decay
+        self.decay = checked(decay)
         self.updates = 0
         values = dict(model.named_parameters()) | dict(model.named_buffers())
         self._followed = {name: value for name, value in values.items() if value.is_floating_point()}  # no counters
         self._averages = {name: value.detach().clone() for name, value in self._followed.items()}
 
+    @torch.no_grad()
     def update(self) -> None:
         """Take in the model's present weights."""
-        self.follow(share(self.decay, self.updates))
-        self.updates += 1
-
-    @torch.no_grad()
-    def follow(self, share: float | Tensor) -> None:
-        """Go `share` of the way to the model's present weights; a tensor is 0-d, which a CUDA graph reads anew."""
         averages = list(self._averages.values())
         way = torch._foreach_sub(list(self._followed.values()), averages)
-        torch._foreach_mul_(way, share)
+        torch._foreach_mul_(way, share(self.decay, self.updates))
         torch._foreach_add_(averages, way)
-
-    def restart(self) -> None:
-        """Be the average of the model as it is now, and of nothing before."""
-        self.updates = 0
-        _copy(self._followed, self._averages)
+        self.updates += 1
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -61,6 +50,12 @@ class MovingAverage:
             raise ValueError("the saved average is one of another model")
         self.updates = state["updates"]
         _copy(state["averages"], self._averages)
+
+
+def checked(decay: float) -> float:
+    if not 0.0 < decay < 1.0:
+        raise ValueError(f"the average's decay must lie between 0 and 1, got {decay}")
+    return decay
 
 
 def share(decay: float, updates: int) -> float:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from autodropout.attach import RateSchedule, attach
 from autodropout.data import Labelled, Splits
 from autodropout.spaces import Policy
 from autodropout.training.augment import Augment, Mix
-from autodropout.training.ema import MovingAverage, share
+from autodropout.training.ema import checked, share
 from autodropout.training.feed import fits, resident
+from autodropout.training.flat import Flat, FlatAverage, follow
 from autodropout.training.graphed import WARM_UPS, Lane, at
 from autodropout.training.noise import Noise, noise_at
 from autodropout.training.order import Order
@@ -42,6 +44,7 @@ class Shared:
     nothing: Policy | None  # a policy that drops nothing; None: models are bare
     loss: Callable[[nn.Module, Mix, Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]  # of a batch
     noise: Callable[[Tensor, Tensor], Tensor]  # what masks are drawn from, of a child's seed and a step
+    follow: Callable[[Tensor, Tensor, Tensor], None]  # of a moving average
     learning_rates: Tensor  # (steps,)
     average_shares: Tensor  # (steps,)
     drop_rates: Tensor | None  # (steps,), of the whole policy; None: constant
@@ -63,7 +66,8 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     steps = max(training.steps, WARM_UPS)  # so many rows are read before the first training
     factor = training.schedule.factors(training.steps)
     rates = [training.optimizer.lr * factor(step) for step in range(steps)]
-    shares = [share(training.average or 0.0, step) for step in range(steps)]
+    decay = 0.0 if training.average is None else checked(training.average)
+    shares = [share(decay, step) for step in range(steps)]
     varying = dropping and training.rates != "constant"
     space = training.space() if dropping else None
     return Shared(
@@ -74,6 +78,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         nothing=None if space is None else space.decode((0,) * len(space.tokens)),
         loss=torch.compile(training.loss) if run.compile else training.loss,
         noise=torch.compile(noise_at) if run.compile else noise_at,
+        follow=torch.compile(follow) if run.compile else follow,
         learning_rates=torch.tensor(rates, device=where),
         average_shares=torch.tensor(shares, device=where),
         drop_rates=torch.zeros(steps, device=where) if varying else None,
@@ -92,6 +97,7 @@ class Slot:
             self.model = training.build().to(where)
             if where.type == "cuda":
                 self.model.to(memory_format=torch.channels_last)
+            _uncount(self.model)
             example = shared.look(shared.train.images[:1])  # (1, C, H, W)
             self.on = None
             if shared.nothing is not None:
@@ -100,9 +106,10 @@ class Slot:
             self._noise = Noise(self.model, 0, where)
             if self.on is not None:
                 self.on.draw_together()
+            self._flat = Flat(self.model, half=run.precision == "bfloat16")  # attaching ran the model, in float32
             self._lr = torch.zeros((), device=where)
-            self._optimizer = training.optimizer.over(self.model, self._lr)
-            self._average = None if training.average is None else MovingAverage(self.model, training.average)
+            self._optimizer = training.optimizer.over(nn.ParameterList(self._flat.masters), self._lr)
+            self._average = None if training.average is None else FlatAverage(self._flat.values, shared.follow)
             self._step = torch.zeros(1, dtype=torch.int64, device=where)  # how many are done
             self._order = torch.zeros(LEAD, training.batch, dtype=torch.int64, device=where)  # of the steps ahead
             self._losses = torch.zeros(len(shared.learning_rates), device=where)  # of each step
@@ -121,9 +128,9 @@ class Slot:
     def begin(self, policy: Policy | None, rate: float, seed: int) -> None:
         """Be the child of this seed under this policy, before its first step."""
         with self.lane.active():
-            own = self.model.state_dict()
-            for name, value in _first_weights(self._training, seed).items():
-                own[name].copy_(value)
+            first = _first_weights(self._training, seed)
+            for name, value in (self.model.state_dict() | self._flat.named).items():
+                value.copy_(first[name])
             for state in self._optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, Tensor):
@@ -186,10 +193,12 @@ class Slot:
             group["lr"].copy_(at(shared.learning_rates, now))
         if shared.drop_rates is not None:
             self._set_drop_rates(at(shared.drop_rates, now))
-        self._optimizer.zero_grad()
+        self._flat.refresh()
+        self.model.zero_grad()
         with self._run.autocast():
             loss = shared.loss(self.model, self._mix, shared.view, images, labels)
         loss.backward()
+        self._flat.take_gradients()
         self._optimizer.step()
         if self._average is not None:
             self._average.follow(at(shared.average_shares, now))
@@ -210,12 +219,23 @@ class Slot:
         real = rows < len(held_out)
         rows = rows.clamp(max=len(held_out) - 1)
         self.model.eval()
+        self._flat.refresh()
         with self._run.autocast():
             logits: Tensor = self.model(self._shared.look(held_out.images[rows]))  # (JUDGED, classes)
         right = (logits.argmax(1) == held_out.labels[rows]) & real
         broken = ~logits.isfinite().all(1) & real
         self._counts.add_(torch.stack((right.sum(), broken.sum())))
         self._judged.add_(1)
+
+
+def _uncount(model: nn.Module) -> None:
+    """Let normalizations not count their batches: a launch for each of them, and only a mean over all batches reads it.
+
+    A child in a crowd gives its reward back and never its state, where the count would be missed.
+    """
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and module.momentum is not None:
+            module.num_batches_tracked = None
 
 
 def _first_weights(training: "ImageTraining", seed: int) -> dict[str, Tensor]:

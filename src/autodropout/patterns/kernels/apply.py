@@ -1,7 +1,7 @@
 """A packed mask put on a tensor, in Triton: `h * Size / Sum`, zero where a bit is set. Backward is the same function.
 
-A thread reads a byte of the mask once for the eight values it holds, and has eight 16-byte reads of `h` under way: the
-time is that of reading and writing `h`, plus an eighth of a byte for each value.
+A byte of the mask is read once, by the thread that has the eight values it holds: the time is that of reading and
+writing `h`, plus an eighth of a byte for each value. More of them for a thread, under way at once, made nothing faster.
 """
 
 import torch
@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-VALUES = 1024  # of a program, at once
-MANY = 1 << 22  # values of a tensor: from there on a GPU is full even if each thread has several reads under way
+VALUES = 512  # of a cell's channels or of several cells', that a program of `_apply_last` has at once, eight times
+BYTES = 128  # of the mask, that a program of `_apply_rows` has: one a thread
 
 
 def apply_last(h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
@@ -72,9 +72,8 @@ def apply_rows(h: Tensor, bits: Tensor, kept: Tensor) -> Tensor:
     values = h.numel() // rows
     flat = h.contiguous()
     out = torch.empty_like(flat)
-    together = VALUES // 8 if flat.numel() < MANY else VALUES // 2  # bytes of a program
-    wide = min(128, triton.next_power_of_2(row_bytes))
-    high = together // wide
+    wide = min(BYTES, triton.next_power_of_2(row_bytes))
+    high = BYTES // wide
     _apply_rows[(triton.cdiv(rows, high), triton.cdiv(row_bytes, wide))](
         flat, bits, kept, out, rows, rows // kept.numel(), row_bytes, values, HIGH=high, WIDE=wide, num_warps=4
     )

@@ -3,8 +3,12 @@
 Two kernels. `_draw` looks at every unit, one lane each: one hash says whether the pattern hits it. Those that are hit,
 a fifth at the paper's rate, it puts together, and works out the coefficients of their inverse map. `_cover` visits
 these alone, one lane for eight cells: from cell to cell the mapped position advances by an addition, and to ask for
-the tiling takes a product and three comparisons an axis. It is about 25 operations a cell, a unit's coefficients about
-600; hence the care that nothing is computed for units that are not hit, and for no cell twice.
+the tiling takes a shift, a product and two differences an axis, whose signs are the answer. It is 18 instructions of
+compute capability 9.0 a cell, 20 where rows end within bytes, and 300 a unit that is hit; hence the care that nothing
+is computed for units that are not, and for no cell twice.
+
+In channels_last the lanes of a warp are neighbouring units before they are neighbouring bytes: so their bytes lie in
+memory, and a fifth of all bytes, each in a write of its own, would take as long as making them.
 
 Sites whose maps are of one size can be drawn together, in the launches of one: a block of units then looks up which
 site it belongs to. A small network has many sites, and a launch costs as much as a small mask.
@@ -19,18 +23,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autodropout.patterns.kernels.hash import GOLDEN, mix, threshold
+from autodropout.patterns.kernels.hash import GOLDEN, mix, ones, threshold
 
 Q = tl.constexpr(28)  # fractional bits of what is computed for a unit
 ONE = tl.constexpr(1 << 28)
 FRACTION = tl.constexpr(12)  # and of the inverse map's coefficients
 HALF = tl.constexpr(1 << (28 - 12 - 1))  # to round from the one to the other
-FIELDS = 7  # of a unit that is hit: v of its first cell, v's change along x and along y, the same of u, its first byte
+FIELDS = tl.constexpr(8)  # of a unit that is hit: see `_store_four`
 TOKENS = tl.constexpr(9)  # of a pattern
 LANES = 128  # threads of a program
-MANY = 1 << 17  # units: from there on a program looks at several a thread
+MANY = 1 << 17  # units: from there on a program of `_draw` looks at several a thread
+SEVERAL = 4  # so many: at the paper's rate the hits among them are one turn for the lanes
 ZEROS = 2048  # bytes written at once
-PROGRAMS = 4096  # of `_cover`, about: enough to fill a large GPU and level out how many units each has
+BYTES = 16  # of a unit, that a program of `_cover` makes at once; it has so many units at once that no lane is idle
+PROGRAMS = 2048  # of `_cover`, about: as many as a large GPU runs at once
+COVER_WARPS = 4
 
 
 def conv_bits(
@@ -58,27 +65,27 @@ def _launch(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     unit_bytes = triton.cdiv(height * width, 8)
     units = samples * sum(channels)
-    assert units * unit_bytes < 2**31, "masks of more than 16 gigacells"
+    assert units * max(unit_bytes, FIELDS.value) < 2**31, "masks of more than 16 gigacells, or of 268 million units"
     bits = torch.empty(units * unit_bytes, dtype=torch.uint8, device=seed.device)
     kept = torch.empty(len(channels), dtype=torch.int64, device=seed.device)
-    together = LANES if units <= MANY else 8 * LANES
+    together = LANES if units <= MANY else SEVERAL * LANES
     blocks = sum(triton.cdiv(samples * count, together) for count in channels)
-    found = torch.empty((FIELDS, blocks * together), dtype=torch.int32, device=seed.device)
+    found = torch.empty((blocks * together, FIELDS.value), dtype=torch.int32, device=seed.device)
     counts = torch.empty((2, blocks), dtype=torch.int32, device=seed.device)
-    several = {"SEVERAL": sites is not None, "LAST": channels_last, "UNITS": together}
+    same = {"TOGETHER": sites is not None, "LAST": channels_last, "UNITS": together}
     sites = tokens if sites is None else sites  # where there is one site it is not looked at
     _draw[(blocks,)](
         tokens, rate, sites, seed, found, counts, bits, kept, stream, samples, channels[0], height, width, unit_bytes,
-        len(channels), **several, LANES=LANES, ZEROS=ZEROS, num_warps=4,
+        len(channels), **same, LANES=LANES, ZEROS=ZEROS, num_warps=4,
     )  # fmt: skip
-    # Of a large map so many bytes at once that few lanes are idle behind the last: 56x56 cells are 392, 7 times 64.
-    wide = min((LANES, LANES // 2), key=lambda lanes: triton.cdiv(unit_bytes, lanes) * lanes)
-    wide = min(wide, triton.next_power_of_2(unit_bytes))
+    wide = min(BYTES, triton.next_power_of_2(unit_bytes))
     group = LANES // wide
-    splits = max(1, min(together // group, PROGRAMS // blocks))
-    _cover[(blocks, splits)](
-        tokens, sites, found, counts, bits, kept, channels[0], height, width, unit_bytes, splits,
-        **several, GROUP=group, BYTES=wide, num_warps=4,
+    # The work on a block is split by bytes first: all units have as many.
+    chunks = min(triton.cdiv(unit_bytes, wide), max(1, PROGRAMS // blocks))
+    groups = max(1, min(together // group, PROGRAMS // (blocks * chunks)))
+    _cover[(blocks, groups, chunks)](
+        tokens, sites, found, counts, bits, kept, channels[0], height, width, unit_bytes,
+        **same, WHOLE=width % 8 == 0, GROUP=group, BYTES=wide, num_warps=COVER_WARPS,
     )  # fmt: skip
     return bits, kept
 
@@ -94,13 +101,14 @@ def _tiling(tokens, cells, searched_at):
 
 @triton.jit
 def _times(a, b):
-    return (a * b) >> Q
+    """The product of two fixed-point numbers below 8: of 32 bits as its factors are, it is a single multiplication."""
+    return ((a.to(tl.int64) * b.to(tl.int64)) >> Q).to(tl.int32)
 
 
 @triton.jit
 def _symmetric(draw, limit):
     """A fixed-point number, uniform in ±limit."""
-    return ((2 * draw.to(tl.int64) + 1 - 4294967296) * limit.to(tl.int64)) >> 32
+    return (((2 * draw.to(tl.int64) + 1 - 4294967296) * limit.to(tl.int64)) >> 32).to(tl.int32)
 
 
 @triton.jit
@@ -125,14 +133,14 @@ def _site_of(block, sites, samples, count, UNITS: tl.constexpr):
 def _draw(
     tokens, rate, sites, seed, found, counts, bits, kept, stream: tl.int64,
     samples, channels, height, width, unit_bytes, count,
-    SEVERAL: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, LANES: tl.constexpr, ZEROS: tl.constexpr,
+    TOGETHER: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, LANES: tl.constexpr, ZEROS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     block = program
     first_byte = 0
     site = 0
-    if SEVERAL:
+    if TOGETHER:
         site, first_block, units_before = _site_of(program, sites, samples, count, UNITS)
         block -= first_block
         first_byte = units_before * unit_bytes
@@ -158,17 +166,16 @@ def _draw(
     hit = (drawn & 0xFFFFFFFF) < threshold(tl.load(rate))
     hit &= (candidate < units) & (size_y > 0) & (size_x > 0)
     hits = tl.sum(hit.to(tl.int32), 0)
-    row = programs * UNITS
-    here = found + program * UNITS
+    here = found + program * UNITS * FIELDS
     tl.store(counts + program, hits)
     tl.store(counts + programs + program, site)
-    tl.store(here + tl.cumsum(hit.to(tl.int32), 0) - 1, candidate, mask=hit)
+    tl.store(here + (tl.cumsum(hit.to(tl.int32), 0) - 1) * FIELDS, candidate, mask=hit)
     tl.debug_barrier()  # what one thread has written others read: from here on a lane has a unit that is hit
 
     for start in range(0, hits, LANES):
         lane = start + tl.arange(0, LANES)
         live = lane < hits
-        unit = tl.load(here + lane, mask=live, other=0)
+        unit = tl.load(here + lane * FIELDS, mask=live, other=0)
         sample = unit // channels
         counter = tl.where(shared, sample, unit).to(tl.uint64) * 3
         first = mix(key + counter * GOLDEN)
@@ -183,16 +190,33 @@ def _draw(
         )
         offset_v = (height << FRACTION) - ((centre_y - (extent_y - 1) // 2) << (FRACTION + 1))
         offset_u = (width << FRACTION) - ((centre_x - (extent_x - 1) // 2) << (FRACTION + 1))
-        # Of cell (0, 0), from the tiling's first cell.
-        tl.store(here + lane, offset_v - v_y * (height - 1) - v_x * (width - 1), mask=live)
-        tl.store(here + row + lane, 2 * v_x, mask=live)
-        tl.store(here + 2 * row + lane, 2 * v_y, mask=live)
-        tl.store(here + 3 * row + lane, offset_u - u_y * (height - 1) - u_x * (width - 1), mask=live)
-        tl.store(here + 4 * row + lane, 2 * u_x, mask=live)
-        tl.store(here + 5 * row + lane, 2 * u_y, mask=live)
+        v = offset_v - v_y * (height - 1) - v_x * (width - 1)
+        u = offset_u - u_y * (height - 1) - u_x * (width - 1)
         channel = unit - sample * channels
         address = first_byte + sample * channels * unit_bytes + (channel if LAST else channel * unit_bytes)
-        tl.store(here + 6 * row + lane, address, mask=live)
+        _store_four(here + lane * FIELDS, address, v, 2 * v_x, 2 * v_y, live)
+        _store_four(here + lane * FIELDS + 4, unit, u, 2 * u_x, 2 * u_y, live)
+
+
+@triton.jit
+def _store_four(place, a, b, c, d, live):
+    """Four fields of a unit that is hit, in one write of 16 bytes.
+
+    The first four are where its first byte lies, v of its cell (0, 0), from the tiling's first cell, and how v changes
+    along x and along y; the others its number, and the same of u.
+    """
+    four = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (a.shape[0], 4))
+    tl.store(place[:, None] + tl.arange(0, 4)[None, :], four, mask=live[:, None])
+
+
+@triton.jit
+def _load_four(place):
+    """The same in one read."""
+    four = tl.load(place[:, None] + tl.arange(0, 4)[None, :])
+    even, odd = tl.split(tl.reshape(four, (place.shape[0], 2, 2)))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    return a, b, c, d
 
 
 @triton.jit
@@ -217,65 +241,80 @@ def _inverse_map(angle, shear_x, shear_y):
 
 @triton.jit
 def _rounded(coefficient):
-    return ((coefficient + HALF) >> (Q - FRACTION)).to(tl.int32)
+    return (coefficient + HALF) >> (Q - FRACTION)
 
 
 @triton.jit
-def _inside(position, size, period, extent, inverse):
-    """Whether a cell of the plane lies in a rectangle of the tiling, along one axis."""
-    cell = position >> (FRACTION + 1)
-    tile = ((cell.to(tl.float32) + 0.5) * inverse).to(tl.int32)  # exact for cells below 2**22
-    return (cell >= 0) & (cell < extent) & (cell - tile * period < size)
+def _inside(position, extent, factor, bound):
+    """A number that is negative where a cell of the plane lies in a rectangle of the tiling, along one axis.
+
+    `factor` is 2**31 / period, rounded up by e < 1. So cell * factor, modulo 2**31, is the remainder's share of 2**31
+    plus cell * e. Compared with `bound`, size * factor, that is `cell % period < size` exactly: where the remainder is
+    smaller, cell * e does not fill the gap as long as cell * period < 2**31; elsewhere cell * e >= size * e.
+    """
+    cell = (position.to(tl.uint32) >> (FRACTION + 1)).to(tl.int32)  # one before the tiling becomes one far behind it
+    return (cell - extent) & ((cell * factor & 0x7FFFFFFF) - bound)
 
 
 @triton.jit(do_not_specialize=["tokens", "sites", "kept"])
 def _cover(
-    tokens, sites, found, counts, bits, kept, channels, height, width, unit_bytes, splits,
-    SEVERAL: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, GROUP: tl.constexpr, BYTES: tl.constexpr,
+    tokens, sites, found, counts, bits, kept, channels, height, width, unit_bytes,
+    TOGETHER: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, WHOLE: tl.constexpr,
+    GROUP: tl.constexpr, BYTES: tl.constexpr,
 ):  # fmt: skip
+    """A tile is GROUP units by BYTES bytes of each. WHOLE: no byte has cells of two rows of the map."""
     block = tl.program_id(0)
     hits = tl.load(counts + block)
     first = tl.program_id(1) * GROUP
     if first < hits:
         stride = channels  # under a name of its own: an argument of 1 is a constant, which a branch cannot change
-        if SEVERAL:
+        if TOGETHER:
             site = tl.load(counts + tl.num_programs(0) + block)
             stride = tl.load(sites + 2 * site).to(tl.int32)
             tokens += site * TOKENS
             kept += site
         size_y, period_y, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
         size_x, period_x, extent_x = _tiling(tokens, width, tl.load(tokens + 8))
-        inverse_y = 1.0 / period_y.to(tl.float32)
-        inverse_x = 1.0 / period_x.to(tl.float32)
-        row = tl.num_programs(0) * UNITS
-        dropped = tl.zeros((GROUP, BYTES), tl.int32)
-        for chunk in range(0, unit_bytes, BYTES):
-            byte = chunk + tl.arange(0, BYTES)[None, :]
-            first_y = byte * 8 // width
-            first_x = byte * 8 - first_y * width
-            for slot in range(first, hits, splits * GROUP):
-                lane = slot + tl.arange(0, GROUP)[:, None]
+        factor_y, factor_x = 2147483647 // period_y + 1, 2147483647 // period_x + 1
+        bound_y, bound_x = size_y * factor_y, size_x * factor_x
+        thread = tl.arange(0, GROUP * BYTES)
+        in_chunk = thread // GROUP if LAST else thread % BYTES
+        in_group = thread % GROUP if LAST else thread // BYTES
+        dropped = tl.zeros((GROUP * BYTES,), tl.uint32)
+        for chunk in range(tl.program_id(2) * BYTES, unit_bytes, tl.num_programs(2) * BYTES):
+            byte = chunk + in_chunk
+            last_y = (byte * 8 + 7) // width
+            last_x = byte * 8 + 7 - last_y * width
+            room = tl.minimum(tl.maximum(height * width - byte * 8, 0), 8)  # how many of its cells are there
+            there = (1 << room) - 1
+            starts = tl.zeros_like(byte)  # a bit for each cell that is the first of a row
+            if not WHOLE:
+                x = last_x
+                for bit in tl.static_range(7, -1, -1):
+                    starts |= (x == 0).to(tl.int32) << bit
+                    x = tl.where(x == 0, width, x) - 1
+            for slot in range(first, hits, tl.num_programs(1) * GROUP):
+                lane = slot + in_group
                 live = lane < hits
-                place = found + block * UNITS + lane
-                v_x = tl.load(place + row, mask=live, other=0)
-                v_y = tl.load(place + 2 * row, mask=live, other=0)
-                u_x = tl.load(place + 4 * row, mask=live, other=0)
-                u_y = tl.load(place + 5 * row, mask=live, other=0)
-                v = tl.load(place, mask=live, other=0) + v_y * first_y + v_x * first_x  # (GROUP, BYTES)
-                u = tl.load(place + 3 * row, mask=live, other=0) + u_y * first_y + u_x * first_x
-                address = tl.load(place + 6 * row, mask=live, other=0)
-                x = first_x + tl.zeros((GROUP, BYTES), tl.int32)
-                packed = tl.zeros((GROUP, BYTES), tl.int32)
-                for bit in tl.static_range(8):
-                    covered = _inside(v, size_y, period_y, extent_y, inverse_y)
-                    covered &= _inside(u, size_x, period_x, extent_x, inverse_x)
-                    covered &= live & (byte * 8 + bit < height * width)
-                    packed |= covered.to(tl.int32) << bit
-                    dropped += covered.to(tl.int32)
-                    last = x == width - 1  # in its row of the map
-                    v += tl.where(last, v_y - (width - 1) * v_x, v_x)
-                    u += tl.where(last, u_y - (width - 1) * u_x, u_x)
-                    x = tl.where(last, 0, x + 1)
+                place = found + (block * UNITS + tl.minimum(lane, hits - 1)) * FIELDS
+                address, v, v_x, v_y = _load_four(place)
+                _, u, u_x, u_y = _load_four(place + 4)
+                v += v_y * last_y + v_x * last_x
+                u += u_y * last_y + u_x * last_x
+                turn_v, turn_u = v_y - (width - 1) * v_x, u_y - (width - 1) * u_x  # from the end of a row to the next
+                packed = tl.zeros_like(dropped)
+                for bit in tl.static_range(7, -1, -1):  # a shift takes up the next sign from below
+                    covered = _inside(v, extent_y, factor_y, bound_y) & _inside(u, extent_x, factor_x, bound_x)
+                    packed = (packed << 1) | (covered.to(tl.uint32) >> 31)
+                    if WHOLE:
+                        v -= v_x
+                        u -= u_x
+                    else:
+                        v -= tl.where(starts & (1 << bit) != 0, turn_v, v_x)
+                        u -= tl.where(starts & (1 << bit) != 0, turn_u, u_x)
+                packed = tl.where(live, packed & there.to(tl.uint32), 0)
+                dropped += ones(packed)
                 target = bits + address + (byte * stride if LAST else byte)
                 tl.store(target, packed.to(tl.uint8), mask=live & (byte < unit_bytes))
-        tl.atomic_add(kept, -tl.sum(dropped).to(tl.int64), sem="relaxed")
+        count = tl.sum(dropped.to(tl.int32))
+        tl.atomic_add(kept, -count.to(tl.int64), sem="relaxed")

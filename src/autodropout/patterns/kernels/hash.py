@@ -1,4 +1,4 @@
-"""SplitMix64 and what is made of its bits, as `patterns/draws.py` has it, in Triton."""
+"""SplitMix64 and what is made of its bits, as `patterns/draws.py` has it, in Triton; and how bits are counted."""
 
 import triton
 import triton.language as tl
@@ -24,3 +24,11 @@ def threshold(rate):
     rest = scaled - whole.to(tl.float64)
     up = (rest > 0.5) | ((rest == 0.5) & (whole % 2 == 1))
     return (whole + up.to(tl.int64)).to(tl.uint64)
+
+
+@triton.jit
+def ones(word):
+    """How many bits of a uint32 are set; the compiler knows this form, and makes one instruction of it."""
+    word -= (word >> 1) & 0x55555555
+    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
+    return (((word + (word >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24

@@ -2,9 +2,9 @@
 
 One kernel. A program is one warp that walks along the tokens of one row, that is of one sample, or of one head of it. A
 lane makes the bits of 32 neighbouring channels, or of 8 where lines are no multiple of 32 channels.
-1. A hash of 64 bits serves two channels, and from one hash to the next the counter advances by an addition. With
-   comparing, packing and counting, a value takes 15 instructions of compute capability 9.0, of which 10 are for its
-   integer pipe; 19 where lanes make 8 bits, 23 where lines are odd and pairs of draws straddle them.
+1. A hash of 64 bits serves four channels, and from one hash to the next the counter advances by an addition. With
+   comparing, packing and counting, a value takes 10 instructions of compute capability 9.0, of which 7 are for its
+   integer pipe; 17 where lanes make 8 bits, 22 where lines are no multiple of 4 and a hash serves two of them.
 2. Whether a token is covered, and which run it lies in, is one division a token and lane.
 3. Shared along channels, a token is hashed once a lane; a pattern of size 0 hashes nothing.
 """
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autodropout.patterns.kernels.hash import GOLDEN, mix, threshold
+from autodropout.patterns.kernels.hash import GOLDEN, mix, ones, threshold
 
 STARTS = tl.constexpr(0x5DEECE66D)  # as in patterns/sequence.py
 VALUES = 1024  # of a program, at once: 32 to a lane
@@ -46,35 +46,37 @@ def sequence_bits(
     _draw[(rows, triton.cdiv(tiles, steps), blocks)](
         tokens.contiguous(), rate.contiguous(), seed.contiguous(),
         bits.view(torch.int32) if unit == 32 else bits, kept, stream, prod(leading), length, channels, steps,
-        UNIT=unit, ODD=channels % 2 == 1, HIGH=high, WIDE=wide, num_warps=1,
+        UNIT=unit, ALIGNED=channels % 4 == 0, HIGH=high, WIDE=wide, num_warps=1,
     )  # fmt: skip
     return bits, kept
 
 
 @triton.jit
-def _ones(word):
-    """How many bits of a uint32 are set; the compiler knows this form, and makes one instruction of it."""
-    word -= (word >> 1) & 0x55555555
-    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
-    return (((word + (word >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24
+def _push(packed, draw, limit):
+    """Another bit in the lowest place: the sign of a difference, which a shift takes up."""
+    return (packed << 1) | ((draw.to(tl.int16).to(tl.int32) - limit).to(tl.uint32) >> 31)
 
 
 @triton.jit
-def _channels(counter, odd, last, UNIT: tl.constexpr, ODD: tl.constexpr):
-    """Of UNIT neighbouring draws, a bit for each that is at most `last`.
+def _channels(counter, skipped, limit, UNIT: tl.constexpr, ALIGNED: tl.constexpr):
+    """Of UNIT neighbouring draws, a bit for each that is below `limit`.
 
-    The first is the low half of `counter`'s hash; the high half where `odd`, as in every second line of odd length.
+    They begin behind the lowest `skipped` bits of `counter`'s hash: none where lines are ALIGNED, multiples of 4 long.
     """
     packed = tl.zeros(counter.shape, tl.uint32)
-    word = mix(counter)
-    for pair in tl.static_range(UNIT // 2):
-        first, second = word, word >> 32
-        counter += GOLDEN
+    counter += tl.full((), UNIT // 4, tl.uint64) * GOLDEN
+    following = mix(counter)
+    for _ in tl.static_range(UNIT // 4):  # from the last to the first
+        counter -= GOLDEN
         word = mix(counter)
-        if ODD:
-            first, second = tl.where(odd, second, first), tl.where(odd, word, second)
-        packed |= (first.to(tl.int32) <= last).to(tl.uint32) << (2 * pair)
-        packed |= (second.to(tl.int32) <= last).to(tl.uint32) << (2 * pair + 1)
+        four = word
+        if not ALIGNED:
+            four = (word >> skipped) | (following << 1 << (63 - skipped))  # never shifted by 64, which is undefined
+            following = word
+        packed = _push(packed, four >> 48, limit)
+        packed = _push(packed, four >> 32, limit)
+        packed = _push(packed, four >> 16, limit)
+        packed = _push(packed, four, limit)
     return packed
 
 
@@ -82,7 +84,7 @@ def _channels(counter, odd, last, UNIT: tl.constexpr, ODD: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens", "rate", "seed", "kept", "stream", "rows", "length", "channels", "steps"])
 def _draw(
     tokens, rate, seed, bits, kept, stream: tl.int64, rows, length, channels, steps,
-    UNIT: tl.constexpr, ODD: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    UNIT: tl.constexpr, ALIGNED: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """A tile is HIGH tokens by WIDE units of UNIT channels; a program makes `steps` of them, one below the other."""
     child = tl.program_id(0) // rows
@@ -91,9 +93,7 @@ def _draw(
     stride = tl.load(tokens + child * 4 + 1)
     share_t = tl.load(tokens + child * 4 + 2) != 0
     share_c = tl.load(tokens + child * 4 + 3) != 0
-    limit = threshold(tl.load(rate + child)).to(tl.int64)
-    size = tl.where(limit > 0, size, 0)
-    last = (limit - 2147483649).to(tl.int32)  # draws are read as signed numbers; this one is the last to be dropped
+    limit = ((threshold(tl.load(rate + child)) + 32768) >> 16).to(tl.int32) - 32768  # draws are read as signed numbers
     seed = (tl.load(seed + child) ^ stream).to(tl.uint64, bitcast=True)
     key = mix(seed)
 
@@ -106,7 +106,7 @@ def _draw(
     width = tl.where(share_c, 1, channels)
 
     unit = tl.program_id(2) * WIDE + tl.arange(0, WIDE)  # (WIDE,)
-    advance = (unit * (UNIT // 2)).to(tl.uint64) * GOLDEN
+    advance = (unit * (UNIT // 4)).to(tl.uint64) * GOLDEN
     room = tl.minimum(tl.maximum(channels - unit * UNIT, 0), UNIT)  # how many of its channels are there
     inside = ((1 << room.to(tl.uint64)) - 1).to(tl.uint32)
     units = (channels + UNIT - 1) // UNIT
@@ -118,17 +118,16 @@ def _draw(
         run = position // period.to(tl.uint32)
         covered = (position - run * period.to(tl.uint32) < size.to(tl.uint32)) & (token < length)
         index = (place + tl.where(share_t, run.to(tl.int32), token)) * width  # of the line's first draw
-        counter = key + (index >> 1).to(tl.uint64) * GOLDEN
-        odd = (index & 1 != 0)[:, None]
+        counter = key + (index >> 2).to(tl.uint64) * GOLDEN
+        skipped = ((index & 3) * 16).to(tl.uint64)[:, None]
         packed = tl.zeros((HIGH, WIDE), tl.uint32)
         if share_c:
-            word = mix(counter)[:, None]
-            half = tl.where(odd, word >> 32, word).to(tl.int32)
-            packed = tl.where(half <= last, packed - 1, packed)
+            draw = (mix(counter)[:, None] >> skipped).to(tl.int16)
+            packed = tl.where(draw.to(tl.int32) < limit, packed - 1, packed)
         elif size > 0:
-            packed = _channels(counter[:, None] + advance[None, :], odd, last, UNIT, ODD)
+            packed = _channels(counter[:, None] + advance[None, :], skipped, limit, UNIT, ALIGNED)
         packed = tl.where(covered[:, None], packed & inside[None, :], 0)
-        dropped += _ones(packed)
+        dropped += ones(packed)
         tl.store(line + token[:, None] * units + unit[None, :], packed, mask=(token < length)[:, None] & (room > 0))
     count = tl.sum(dropped)
     tl.atomic_add(kept + child, -count.to(tl.int64), mask=count > 0, sem="relaxed")
