@@ -204,8 +204,11 @@ def distance_encoding(longest: int, width: int, device: torch.device | None = No
 
 
 def spare(length: int, device: torch.device) -> int:
-    """How many more make it a multiple of 8, on a GPU: its tensor cores are slow on rows of no multiple of 16 bytes."""
-    return -length % 8 if device.type == "cuda" else 0
+    """How many more make it a multiple of 8, in code compiled for a GPU; else none, since to pad costs a pass.
+
+    Tensor cores are slow on rows that are no multiple of 16 bytes.
+    """
+    return -length % 8 if device.type == "cuda" and torch.compiler.is_compiling() else 0
 
 
 def padded(h: Tensor, channels: int, tokens: int | None = None) -> Tensor:

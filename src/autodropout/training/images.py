@@ -5,6 +5,7 @@
     scores = training.fit(policy, rate=0.2, seed=0)     # scores.reward: the accuracy on the validation part
 
     images of a step --view--> augmented --mix--> logits, soft labels --> loss --> optimizer --> moving average
+                     `--------- compiled as one, if asked --------------'
                                                                now and then: the validation part, as it is
 
 Everything random follows from the seed. The order of the images and the masks are functions of seed and step alone; so
@@ -65,8 +66,9 @@ class Bench:
         return feed
 
     def view(self, view: Augment) -> Callable[[Tensor], Tensor]:
+        """On the device. Compiled by itself only where it is not part of something larger that is."""
         view = view.to(self.run.where)
-        return torch.compile(view) if self.run.compile else view
+        return torch.compile(view) if self.run.compile and not self.run.whole else view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +135,10 @@ class ImageTraining:
         view = bench.view(self.pictures.view(self.augmentation, self.resolution))
         mix = self.mixing(bench.model, bench.example)
         bench.closing.callback(mix.remove)
+        loss = bench.run.compiled(self.loss)
 
         def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
-            return {"train_loss": self.loss(forward, mix, view, *feed(step))}
+            return {"train_loss": loss(forward, mix, view, *feed(step))}
 
         return losses
 
@@ -247,7 +250,7 @@ class Learner:
         self.on = None if regularizer is None else attach(self.model, regularizer, rate=rate, example=example)
         self.noise = Noise(self.model, seed, run.where)
         self.objective = training.objective(splits, Bench(self.model, example, seed, run, closing))
-        forward = run.wrap(self.model, fixed_shapes=True)
+        forward = self.model if run.whole else run.wrap(self.model)
         assert isinstance(forward, nn.Module)
         self.forward = forward
         self.optimizer = training.optimizer.over(self.model)
@@ -267,7 +270,8 @@ class Learner:
 
     def step(self, step: int) -> dict[str, Tensor]:
         """One step of the optimizer; returns what the objective has to say of it."""
-        self.model.train()
+        if not self.model.training:  # to tell every module takes the host longer than a replay
+            self.model.train()
         self.noise.at(step)
         self.optimizer.zero_grad()
         with self.run.autocast():

@@ -18,6 +18,8 @@ from autodropout.attach import attached
 from autodropout.layers import Drop, DropLayer
 from autodropout.patterns.draws import mix
 
+LEAD = 1024  # steps whose noise is computed at once: step by step it would be some thirty launches each
+
 
 class Noise:
     """The seed of a model's masks, step after step."""
@@ -26,12 +28,17 @@ class Noise:
         """For a model that has its policy attached, on its device."""
         self.seed = torch.tensor(seed, dtype=torch.int64, device=device)
         self.now = torch.zeros_like(self.seed)
+        self._ahead: tuple[int, Tensor] | None = None  # a step, and the noise of this and later ones, (LEAD,)
         for drop in drops(model):
             drop.noise = self.now
 
     def at(self, step: int) -> None:
         """The masks drawn from now on are those of this step."""
-        self.now.copy_(noise_at(self.seed, step))
+        first = step - step % LEAD
+        if self._ahead is None or self._ahead[0] != first:
+            steps = torch.arange(first, first + LEAD, device=self.seed.device)
+            self._ahead = first, noise_at(self.seed, steps)
+        self.now.copy_(self._ahead[1][step - first])
 
 
 def noise_at(seed: Tensor, step: Tensor | int) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +23,8 @@ from autodropout.training.distributed import local_rank, parallel, world
 Regularizer = Policy | Baseline | None
 Report = Callable[[int, float], None]
 """`report(step, value)`, of a search; may raise to end the training."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -96,8 +98,25 @@ class Run:
         wrapped = parallel(model.to(self.where), self.where)
         if not self.compile:
             return wrapped
-        graphs = fixed_shapes and self.where.type == "cuda" and world().size == 1  # what ranks exchange is not captured
-        return torch.compile(wrapped, mode="reduce-overhead" if graphs else None)
+        return torch.compile(wrapped, mode=self._mode if fixed_shapes else None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that a step computes from its batch is compiled as one; ranks compile their models alone."""
+        return self.compile and world().size == 1
+
+    def compiled(self, compute: Callable[P, T]) -> Callable[P, T]:
+        """What a step computes from its batch, of fixed shapes, the bare model within; as one function if asked.
+
+        On a GPU its forward is then one CUDA graph and its backward another, whatever happens in them; results are
+        overwritten as those of `wrap`.
+        """
+        return torch.compile(compute, mode=self._mode) if self.whole else compute
+
+    @property
+    def _mode(self) -> str | None:
+        captured = self.where.type == "cuda" and world().size == 1  # what ranks exchange is not
+        return "reduce-overhead" if captured else None
 
 
 @dataclass(frozen=True, slots=True)

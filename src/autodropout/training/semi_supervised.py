@@ -86,10 +86,17 @@ class SemiSupervisedTraining(ImageTraining):
         weak = bench.view(self.pictures.view(self.augmentation, self.resolution))
         strong = bench.view(self.pictures.view(self.strong, self.resolution))
 
+        def answers(forward: nn.Module, images: Tensor, others: Tensor) -> Tensor:
+            """Logits for the labelled images, then for the two views of the others."""
+            logits: Tensor = forward(torch.cat((weak(images), weak(others), strong(others))))
+            return logits.float()
+
+        answers = bench.run.compiled(answers)
+
         def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
             images, labels = labelled(step)
             others, _ = unlabelled(step)
-            logits = forward(torch.cat((weak(images), weak(others), strong(others)))).float()
+            logits = answers(forward, images, others)
             known, target, answer = logits.split((len(images), len(others), len(others)))
             supervised = self._supervised(known, labels, step / self.steps, classes)
             consistency, confident = self._consistency(target, answer)

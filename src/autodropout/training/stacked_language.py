@@ -10,7 +10,6 @@ comes from a generator: `vmap` would refuse that.
 
 from collections.abc import Mapping
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -20,6 +19,7 @@ from autodropout.models.transformer_xl import TransformerXL
 from autodropout.training.language import Objective
 from autodropout.training.noise import drops
 from autodropout.training.streams import IGNORED
+from autodropout.training.word_nats import word_nats
 
 
 class StackedLanguage:
@@ -98,17 +98,14 @@ class StackedLanguage:
 
 
 def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
-    """`language.cross_entropy`, written for what `vmap` and the compiler make of it.
+    """`language.cross_entropy` for children side by side.
 
-    1. Under `vmap` the gradient of torch's own is scattered into zeros as large as the logits, in float32: with a
-       vocabulary of 10,000 the largest tensor of a step. Here it is a comparison within the pass that makes it.
-    2. The weights come first in the product, so that their gradient comes out of one in the order of the embedding. As
-       `F.linear` it would come out transposed, and be turned over at the cost of four passes.
+    The weights come first in the product, so that their gradient comes out of one in the order of the embedding. As
+    `F.linear` it would come out transposed under `vmap`, and be turned over at the cost of four passes.
     """
     scores = model.embedding.weight @ hidden.flatten(0, -2).mT  # (vocabulary, words)
-    scores = (scores + model.softmax_bias.to(scores.dtype)[:, None]).float()
-    right = torch.arange(len(scores), device=scores.device)[:, None] == targets.flatten()  # (vocabulary, words)
-    return (scores.logsumexp(0) - torch.where(right, scores, 0.0).sum(0)).mean()
+    nats, _ = word_nats(scores, model.softmax_bias, targets.flatten())
+    return nats.mean()
 
 
 class Page(nn.Module):
