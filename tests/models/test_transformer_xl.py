@@ -112,7 +112,7 @@ def test_it_computes_its_formulas(length: int, before: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "before"), [(4, 0), (3, 5), (7, 2), (9, 0)])
-def test_padded_for_a_gpu_it_is_the_same(length: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_for_a_gpu_it_is_the_same(length: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its hidden states, its gradients, and what a site of a policy is given."""
     model, tokens, given = network(), text(2, length), []
     memory = torch.randn(2, 2, before, 8, dtype=torch.float64)
@@ -125,8 +125,8 @@ def test_padded_for_a_gpu_it_is_the_same(length: int, before: int, monkeypatch: 
         return [hidden, *given, *torch.autograd.grad(hidden.square().sum(), list(model.layers.parameters()))]
 
     plain = everything()
-    monkeypatch.setattr(transformer_xl, "spare", lambda length, device: -length % 8)
-    torch.testing.assert_close(everything(), plain)
+    monkeypatch.setattr(transformer_xl, "fused", lambda x: True)
+    torch.testing.assert_close(everything(), plain, rtol=1e-3, atol=1e-5)  # a softmax in float32
     assert given[0].shape[-1] == before + length
 
 

@@ -51,7 +51,7 @@ def test_one_graph_from_the_images_to_the_loss_that_computes_the_same(
         with ExitStack() as closing:
             run = Run(device="cpu", compile=compiled)
             learner = Learner(training, training.load(), POLICY, 0.3, 0, run, closing)
-            steps = [{name: float(value) for name, value in learner.step(step).items()} for step in range(3)]
+            steps = [{name: float(value.detach()) for name, value in learner.step(step).items()} for step in range(3)]
             losses[compiled] = steps, {name: value.clone() for name, value in learner.model.state_dict().items()}
     assert counter.frame_count == 1
     assert losses[True][0] == losses[False][0]
@@ -61,10 +61,18 @@ def test_one_graph_from_the_images_to_the_loss_that_computes_the_same(
 
 def test_judging_in_between_compiles_nothing_and_leaves_it_learning(counter: CompileCounterWithBackend) -> None:
     training = replace(TRAINING, augmentation="standard", average=0.9, evaluate_every=3)
-    eager, compiled = (training.fit(POLICY, 0.3, 0, Run(device="cpu", compile=compile)) for compile in (False, True))
+    eager, compiled = (training.fit(POLICY, 0.3, 0, Run(device="cpu", compile=how)) for how in (False, True))
     assert counter.frame_count == 1
     assert compiled.reward == eager.reward
     assert compiled.metrics["train_loss"] == eager.metrics["train_loss"]
+
+
+def test_one_training_after_the_other_compiles_however_many_there_were(counter: CompileCounterWithBackend) -> None:
+    """Without a policy too, which is where nothing is attached that would make the compiler start afresh."""
+    with torch._dynamo.config.patch(recompile_limit=1):  # beyond it a full graph is an error
+        for _ in range(3):
+            replace(TRAINING, steps=1).fit(None, 0.0, 0, Run(device="cpu", compile=True))
+    assert counter.frame_count == 3
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**40])

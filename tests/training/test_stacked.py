@@ -288,6 +288,16 @@ def test_adams_kernel_does_the_same(size: int, half: bool) -> None:
     assert torch.equal(ours[0][1], weight[1]), "left out"
 
 
+def test_norms_by_kernels_are_the_same() -> None:
+    draw = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(3, size, generator=draw) for size in (1, 30, 8192, 20_000)]
+    gradients[2][1, 8000] = math.inf
+    expected = stacked.norms(gradients)
+    torch.testing.assert_close(adam_kernel.norms(gradients), expected)
+    assert expected.isfinite().tolist() == [True, False, True]
+    torch.testing.assert_close(expected[0], torch.cat([one[0] for one in gradients]).norm())
+
+
 def test_reading_is_log_loss(folder: Path) -> None:
     """Of every slot: weights that are large enough to matter, against the model alone."""
     how = small(folder)

@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autodropout.layers import DropLayer, rules
+from autodropout.models.relative_softmax import aligned, relative_softmax
 
 INITIAL_DEVIATION = 0.02
 EMBEDDING_SITE, SOFTMAX_SITE = -2, -3  # whose masks are not those of any site that `attach` numbers: 0, 1, ...
@@ -95,7 +96,7 @@ class TransformerXL(nn.Module):
             memory = x.new_zeros(len(self.layers), len(x), 0, self.size.width)
         length, before = x.shape[1], memory.shape[2]
         reach = before + length
-        columns = reach + spare(reach, x.device)  # S and some that nobody sees
+        columns = reach + spare(reach, x)  # S and some that nobody sees
         future = torch.ones(length, columns, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, columns)
         encoding = distance_encoding(reach, self.size.width, x.device).to(x.dtype)  # (S + 1, C)
         seen = []
@@ -161,15 +162,19 @@ class RelativeAttention(nn.Module):
         distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
         # Padded below: keys and values to the columns of `future`, distances beyond that, heads to D' channels.
         reach, columns, head_size = known.shape[1], future.shape[1], query.shape[-1]
-        channels = head_size + spare(head_size, x.device)
-        distances = columns + 1 + spare(columns + 1, x.device)
+        channels = head_size + spare(head_size, x)
+        distances = columns + 1 + spare(columns + 1, x)
         content = padded((query + self.content_bias) * self.scale, channels) @ padded(key, channels, columns).mT
         # All samples are scored by the same distances: as rows of one product, not each in a product of its own.
         rows = padded((query + self.distance_bias) * self.scale, channels).transpose(0, 1).flatten(1, 2)
         by_distance = rows @ padded(distance, channels, distances).mT  # (heads, N * T, distances)
-        by_distance = torch.unflatten(by_distance, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, distances)
-        scores = (content + aligned(by_distance)[..., :columns]).masked_fill(future, -torch.inf)
-        probabilities = padded(self.probabilities(scores.softmax(-1)[..., :reach]), columns)
+        if fused(x):
+            probabilities = relative_softmax(content, by_distance, reach - x.shape[1])
+        else:
+            by_query = torch.unflatten(by_distance, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, distances)
+            scores = (content + aligned(by_query)[..., :columns]).masked_fill(future, -torch.inf)
+            probabilities = scores.softmax(-1)  # (N, heads, T, columns)
+        probabilities = padded(self.probabilities(probabilities[..., :reach]), columns)
         context = (probabilities @ padded(value, channels, columns))[..., :head_size]  # (N, heads, T, D)
         output: Tensor = self.output(context.transpose(1, 2).flatten(2))
         return output
@@ -203,27 +208,20 @@ def distance_encoding(longest: int, width: int, device: torch.device | None = No
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 
-def spare(length: int, device: torch.device) -> int:
+def fused(x: Tensor) -> bool:
+    """Whether this is being compiled for a GPU. Else plain operations serve better: `attach` finds sites by them."""
+    return x.is_cuda and torch.compiler.is_compiling()
+
+
+def spare(length: int, x: Tensor) -> int:
     """How many more make it a multiple of 8, in code compiled for a GPU; else none, since to pad costs a pass.
 
     Tensor cores are slow on rows that are no multiple of 16 bytes.
     """
-    return -length % 8 if device.type == "cuda" and torch.compiler.is_compiling() else 0
+    return -length % 8 if fused(x) else 0
 
 
 def padded(h: Tensor, channels: int, tokens: int | None = None) -> Tensor:
     """Zeros behind the last channel and behind the last token, where there are fewer than so many; (..., T, C)."""
     more = (0, channels - h.shape[-1], 0, 0 if tokens is None else tokens - h.shape[-2])
     return F.pad(h, more) if any(more) else h
-
-
-def aligned(by_distance: Tensor) -> Tensor:
-    """From scores by distance, S down to 0, to scores by key: (..., T, S + 1) -> (..., T, S), a view.
-
-    Query t stands at place S - T + t, so it scores key s where it scores distance S - T + t - s: in column T - t + s of
-    its row. Counted through the rows one after another that is element T + t * S + s, which is to say: leave out the
-    first T elements, and read the rest in rows of S. Where a key comes after its query there is no such distance;
-    what stands there belongs to the next row, and attention hides it.
-    """
-    length, columns = by_distance.shape[-2:]
-    return torch.unflatten(by_distance.flatten(-2)[..., length:], -1, (length, columns - 1))

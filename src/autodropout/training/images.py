@@ -249,6 +249,8 @@ class Learner:
         example = self.look(splits.train.images[:1].to(run.where))  # (1, C, H, W)
         self.on = None if regularizer is None else attach(self.model, regularizer, rate=rate, example=example)
         self.noise = Noise(self.model, seed, run.where)
+        if run.whole:
+            closing.callback(torch.compiler.reset)  # what is compiled here fits no other network, and holds memory
         self.objective = training.objective(splits, Bench(self.model, example, seed, run, closing))
         forward = self.model if run.whole else run.wrap(self.model)
         assert isinstance(forward, nn.Module)

@@ -17,7 +17,7 @@ weights cast by autocast in every forward, and their gradients back, it would be
 same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -97,8 +97,7 @@ class StackedAdam:
         """A step down with gradients of the leaves and learning rates of (K,); (K,) booleans: whose was left out."""
         weights = self.stack.weights
         flat = {name: _flat(gradient, weights[name]) for name, gradient in gradients.items()}  # (K, size) each
-        norms = [torch.linalg.vector_norm(one, dim=1, dtype=torch.float32) for one in flat.values()]
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # (K,)
+        norm = norms(list(flat.values()))  # (K,)
         goes = norm.isfinite()
         factor = (self.clip / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it
         self.taken += goes
@@ -116,6 +115,16 @@ class StackedAdam:
 def _flat(value: Tensor, like: Tensor) -> Tensor:
     """(K, ...) -> (K, size), in the order in which `like` lies in memory: no copy where the two lie alike."""
     return (value if like.is_contiguous() else value.mT).flatten(1)
+
+
+def norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Of all gradients together, for each child: tensors of (K, size) -> (K,)."""
+    if on_gpu(gradients[0]):
+        from autodropout.training import adam_kernel
+
+        return adam_kernel.norms(gradients)
+    squares = [gradient.float().square().sum(1) for gradient in gradients]
+    return torch.stack(squares).sum(0).sqrt()
 
 
 def descend(

@@ -104,7 +104,7 @@ def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tens
     `F.linear` it would come out transposed under `vmap`, and be turned over at the cost of four passes.
     """
     scores = model.embedding.weight @ hidden.flatten(0, -2).mT  # (vocabulary, words)
-    nats, _ = word_nats(scores, model.softmax_bias, targets.flatten())
+    nats: Tensor = word_nats(scores, model.softmax_bias, targets.flatten())[0]
     return nats.mean()
 
 
