@@ -1,4 +1,4 @@
-"""Adam for K children in Triton: the norms of their gradients, and the step of one parameter, one pass over memory each.
+"""Adam for K children in Triton: norms of their gradients, and the step of a parameter, each in one pass over memory.
 
 Compiled by torch, `stacked.descend` would be fused as well, but for sizes it must not know (else each is compiled
 anew): on an H200 it then took twice the time of its reads and writes. torch's own norms of a few long rows leave most
