@@ -2,6 +2,7 @@
 
     python benchmarks/training.py [--smoke] [--rounds 12] [--out results/training-cpu.json]
     python benchmarks/training.py --cuda [--only data]    # also, or only, what data and augmentation take on a GPU
+    python benchmarks/training.py --cuda --only data --cases wrn-28-2 wrn-28-10-randaugment
 
 A step is forward, backward and SGD on random data. Rounds are interleaved over the variants, so that a slow moment of
 the machine hits all; the overhead of a variant is its time less that of "nothing" in the same round. "nn.Dropout" is
@@ -9,11 +10,12 @@ torch's own function at exactly the sites of the policy: main branches and short
 Transformer layer. The policy has a pattern at each of them, drawn per channel, rotated and sheared: none costs more.
 """
 
+import gc
 import itertools
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +32,15 @@ from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize
 from autodropout.recipes import images as recipes
 from autodropout.spaces import TRANSFORMER_SITES, ConvGroup
 from autodropout.training import Run
-from autodropout.training.images import ImageTraining, Learner
+from autodropout.training.augment import NoMix
+from autodropout.training.images import ImageTraining, Learner, Objective
 from recording import facts, options, write
 
 RATE = 0.2
 LIMIT = 1.5  # of a policy's overhead to nn.Dropout's
 CONVNET_ROLES = ("main", "shortcut", "identity")
+POLICY_CASES = ("wrn-28-2", "resnet50", "transformer-xl")
+DATA_CASES = ("wrn-28-2", "wrn-28-10", "wrn-28-10-randaugment", "resnet50", "resnet50-randaugment")
 Step = Callable[[], None]
 
 
@@ -145,27 +150,29 @@ def overheads(times: dict[str, list[float]]) -> dict[str, object]:
     }
 
 
-def cost_of_policies(smoke: bool, rounds: int, device: torch.device) -> list[dict[str, object]]:
+def cost_of_policies(
+    smoke: bool, rounds: int, device: torch.device, chosen: Collection[str]
+) -> Iterator[dict[str, object]]:
     on_gpu = device.type == "cuda"
     repeats = 20 if on_gpu else 1
     variants = ("nothing", "nn.Dropout", "our Dropout", "policy")
-    cases: dict[str, Callable[[str], Step]] = {
-        "WRN-28-2, batch {0}, 32x32": lambda v: image_step("wrn-28-2", 128 if on_gpu else 32, 32, v, device),
-        "ResNet-50, batch {1}, 224x224": lambda v: image_step("resnet50", 64 if on_gpu else 8, 224, v, device),
-        "Transformer-XL, 16 layers, batch {2} x 70": lambda v: language_step(16, 16 if on_gpu else 4, 70, v, device),
-    }
-    batches = (128, 64, 16) if on_gpu else (32, 8, 4)
+    small, large, texts = (128, 64, 16) if on_gpu else (32, 8, 4)
+    cases: list[tuple[str, Callable[[str], Step]]] = [
+        (f"WRN-28-2, batch {small}, 32x32", lambda v: image_step("wrn-28-2", small, 32, v, device)),
+        (f"ResNet-50, batch {large}, 224x224", lambda v: image_step("resnet50", large, 224, v, device)),
+        (f"Transformer-XL, 16 layers, batch {texts} x 70", lambda v: language_step(16, texts, 70, v, device)),
+    ]
+    cases = [case for key, case in zip(POLICY_CASES, cases, strict=True) if key in chosen]
     if smoke:
-        cases = {
-            "WRN-10-1, batch 4, 20x20": lambda v: image_step("wrn-10-1", 4, 20, v, device),
-            "Transformer-XL, 1 layer, batch 2 x 20": lambda v: language_step(1, 2, 20, v, device),
-        }
-    results = []
-    for case, make in cases.items():
+        cases = [
+            ("WRN-10-1, batch 4, 20x20", lambda v: image_step("wrn-10-1", 4, 20, v, device)),
+            ("Transformer-XL, 1 layer, batch 2 x 20", lambda v: language_step(1, 2, 20, v, device)),
+        ]
+    for case, make in cases:
         rows = overheads(interleaved({name: make(name) for name in variants}, rounds, repeats, device))
-        results.append({"case": case.format(*batches), "rounds": rounds, "variants": rows})
-        show(results[-1])
-    return results
+        result = {"case": case, "rounds": rounds, "variants": rows}
+        show(result)
+        yield result
 
 
 def show(result: dict) -> None:
@@ -178,40 +185,41 @@ def show(result: dict) -> None:
     print(f"the policy's overhead is to be at most {LIMIT} times that of nn.Dropout: {'yes' if kept else 'NO'}")
 
 
-def cost_of_data(smoke: bool, rounds: int) -> list[dict[str, object]]:
+def cost_of_data(smoke: bool, rounds: int, chosen: Collection[str]) -> Iterator[dict[str, object]]:
     """On the GPU: whole steps of a training, with its images and with one batch made beforehand."""
     device = torch.device("cuda")
-    results = []
-    for name, training, stored in data_cases(smoke):
+    for name, training, stored in data_cases(smoke, chosen):
         for compiled in (False, True):
+            start = time.perf_counter()
             run = Run(device=device, precision="bfloat16", compile=compiled)
             times = interleaved(data_steps(training, stored, run), rounds, 3 if smoke else 30, device)
             shares = [1 - fixed / real for real, fixed in zip(times["with data"], times["one batch"], strict=True)]
-            row = {"case": name, "compiled": compiled, "rounds": rounds, "share": quartiles(shares)}
+            row: dict[str, object] = {"case": name, "compiled": compiled, "rounds": rounds, "share": quartiles(shares)}
             row |= {f"{label}, ms": quartiles([1e3 * t for t in values]) for label, values in times.items()}
-            results.append(row)
-            print(
-                f"{name}, compiled={compiled}: {row['with data, ms'][1]:.2f} ms a step, {row['share'][1]:.1%} for data"
-            )
-    return results
+            row["all_s"] = round(time.perf_counter() - start, 1)  # compilation included
+            step, share = 1e3 * statistics.median(times["with data"]), statistics.median(shares)
+            how = "compiled" if compiled else "eager"
+            print(f"{name}, {how}: {step:.2f} ms a step, {share:.1%} for data; {row['all_s']} s in all", flush=True)
+            yield row
+            torch.compiler.reset()  # nothing of it fits the next case, and its graphs hold memory
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
-def data_cases(smoke: bool) -> list[tuple[str, ImageTraining, int]]:
+def data_cases(smoke: bool, chosen: Collection[str]) -> list[tuple[str, ImageTraining, int]]:
     """A name, a training, and the size of its stored images."""
     cifar, imagenet = recipes.cifar10_search(), recipes.resnet50_search()
     wide = replace(recipes.cifar10_final("randaugment"), batch=128)
+    imagenet = replace(imagenet, model="resnet50")
+    randaugment = replace(imagenet, augmentation="imagenet_randaugment")
     cases = [
         ("WRN-28-2, batch 128, standard", replace(cifar, batch=128), 32),
         ("WRN-28-10, batch 128, standard", replace(wide, augmentation="standard"), 32),
         ("WRN-28-10, batch 128, RandAugment", wide, 32),
-        ("ResNet-50, batch 256, resized crop", replace(imagenet, model="resnet50"), 256),
-        (
-            "ResNet-50, batch 256, RandAugment",
-            replace(imagenet, model="resnet50", augmentation="imagenet_randaugment"),
-            256,
-        ),
+        ("ResNet-50, batch 256, resized crop", imagenet, 256),
+        ("ResNet-50, batch 256, RandAugment", randaugment, 256),
     ]
-    return cases[:1] if smoke else cases
+    return cases[:1] if smoke else [case for key, case in zip(DATA_CASES, cases, strict=True) if key in chosen]
 
 
 def random_splits(training: ImageTraining, stored: int) -> Splits:
@@ -222,31 +230,36 @@ def random_splits(training: ImageTraining, stored: int) -> Splits:
 
 
 def data_steps(training: ImageTraining, stored: int, run: Run) -> dict[str, Step]:
-    """Steps of one learner, which is compiled once: on its own images, and on a batch that lies ready."""
+    """Steps of one learner: on its own images, and on a batch that lies ready, compiled alike."""
     learner = Learner(training, random_splits(training, stored), None, 0.0, 0, run, ExitStack())
     images = torch.randn(training.batch, 3, training.resolution, training.resolution, device=run.where)
     labels = torch.arange(training.batch, device=run.where) % 10
-    classes, objective, numbers = training.pictures.kind.classes, learner.objective, itertools.count()
+    objective, numbers = learner.objective, itertools.count()
+    loss, mix, as_it_is = run.compiled(training.loss), NoMix(training.pictures.kind.classes), nn.Identity()
 
     def losses(forward: nn.Module, step: int) -> dict[str, Tensor]:
-        target = F.one_hot(labels, classes).float()
-        return {"train_loss": F.cross_entropy(forward(images), target, label_smoothing=training.label_smoothing)}
+        return {"train_loss": loss(forward, mix, as_it_is, images, labels)}
 
-    def with_data() -> None:
-        learner.objective = objective
-        learner.step(next(numbers))
+    def stepping_on(chosen: Objective) -> Step:
+        def step() -> None:
+            learner.objective = chosen
+            if run.compile:
+                torch.compiler.cudagraph_mark_step_begin()  # as a `Loop` does
+            learner.step(next(numbers))
 
-    def one_batch() -> None:
-        learner.objective = losses
-        learner.step(next(numbers))
+        return step
 
-    return {"with data": with_data, "one batch": one_batch}
+    return {"with data": stepping_on(objective), "one batch": stepping_on(losses)}
 
 
 def main() -> None:
     parser = options(__doc__, None, smoke="small models and few rounds")
     parser.add_argument("--cuda", action="store_true", help="on the GPU, and what data and augmentation take there")
     parser.add_argument("--only", choices=("policies", "data"), help="one half of what --cuda measures")
+    every = tuple(dict.fromkeys((*POLICY_CASES, *DATA_CASES)))
+    parser.add_argument(
+        "--cases", nargs="+", choices=every, default=every, metavar="NAME", help=f"of {', '.join(every)}"
+    )
     parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
     if args.only and not args.cuda:
@@ -257,12 +270,16 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if args.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     what = f"whole training steps, rate {RATE}, interleaved rounds; quartiles over rounds"
     record = facts(what, ("torch",), machine)
+    parts: dict[str, Iterator[dict[str, object]]] = {}
     if args.only != "data":
-        record["policies"] = cost_of_policies(args.smoke, rounds, device)
-        write(record, out)
+        parts["policies"] = cost_of_policies(args.smoke, rounds, device, args.cases)
     if args.cuda and args.only != "policies":
-        record["data"] = cost_of_data(args.smoke, rounds)
-        write(record, out)
+        parts["data"] = cost_of_data(args.smoke, rounds, args.cases)
+    for part, results in parts.items():
+        record[part] = []
+        for result in results:
+            record[part].append(result)
+            write(record, out)  # after each case: a figure that was paid for is not lost
     print(f"\nraw times: {out}")
 
 

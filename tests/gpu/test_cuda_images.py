@@ -1,10 +1,12 @@
 """Image trainings on a GPU: nothing waits for the host inside an epoch, compiled and rounded they do the same."""
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 from cuda_tools import MARKS, no_waiting
 from cuda_tools import TRAINING as SMALL
 
@@ -55,7 +57,42 @@ def test_it_learns_on_the_gpu_compiled_and_rounded() -> None:
     assert fast.reward == pytest.approx(eager.reward, abs=0.1)
 
 
-def test_a_resume_on_the_gpu_is_exact(tmp_path: Path) -> None:
+def launches(training: ImageTraining) -> Counter[str]:
+    """What the host asks of the device in a compiled step, by name."""
+    torch.compiler.reset()
+    with ExitStack() as closing:
+        run = Run(device="cuda", precision="bfloat16", compile=True)
+        learner = Learner(training, training.load(), None, 0.0, 0, run, closing)
+        for step in range(6):  # the first of them compile, warm up and record
+            if step == 5:
+                torch.cuda.synchronize()
+                profile = closing.enter_context(torch.profiler.profile())
+            torch.compiler.cudagraph_mark_step_begin()
+            learner.step(step)
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events()]
+    return Counter(name for name in names if name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch")))
+
+
+@pytest.mark.parametrize(
+    "dear",
+    [
+        replace(TRAINING, augmentation="randaugment", mix="cutmix"),
+        SemiSupervisedTraining(**SEMI, method=FixMatch(threshold=0.15)),
+    ],
+    ids=["supervised", "semi-supervised"],
+)
+def test_what_augmentation_takes_from_the_host_is_nothing(dear: ImageTraining) -> None:
+    plain = replace(dear, augmentation="none", mix="none")
+    if isinstance(plain, SemiSupervisedTraining):
+        plain = replace(plain, strong="none")
+    most, least = launches(dear), launches(plain)
+    assert most["cudaGraphLaunch"] == least["cudaGraphLaunch"] == 2, "forward and backward"
+    assert most.total() <= least.total() + 4, "a graph that draws is told the generator's seed and offset"
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_resume_on_the_gpu_is_exact(tmp_path: Path, compiled: bool) -> None:
     class Killed(BaseException):
         pass
 
@@ -64,7 +101,7 @@ def test_a_resume_on_the_gpu_is_exact(tmp_path: Path) -> None:
 
     training = replace(TRAINING, augmentation="randaugment", mix="cutmix", evaluate_every=25)
     policy = training.space().sample(seed=0)
-    run = Run(device="cuda", deterministic=True, folder=tmp_path / "killed", checkpoint_every=10)
+    run = Run(device="cuda", compile=compiled, deterministic=True, folder=tmp_path / "killed", checkpoint_every=10)
     whole = training.fit(policy, 0.2, 0, replace(run, folder=tmp_path / "whole"))
     with pytest.raises(Killed):
         training.fit(policy, 0.2, 0, replace(run, report=die))

@@ -13,7 +13,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from autodropout.models import relative_softmax_kernel
 from autodropout.patterns.kernels import apply, conv, sequence
+from autodropout.training import adam_kernel, word_nats_kernel
 
 TYPES = {
     torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8", torch.float32: "*fp32", torch.float16: "*fp16",
@@ -66,7 +68,23 @@ def main() -> None:
         bits, kept = sequence.sequence_bits(*many, stream, [2, 70, channels])
         apply.apply_rows(torch.empty(children, 2, 70, channels, dtype=torch.float16), bits, kept)
     conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 1, [1, 16], [2, 2], True)
+    for dtype in (torch.float32, torch.bfloat16):
+        compile_others(dtype)
     print(len(compiled))
+
+
+def compile_others(dtype: torch.dtype) -> None:
+    """Those that are no masks, which language models side by side need."""
+    weight, gradient, numbers = torch.empty(3, 4096), torch.empty(3, 4096, dtype=dtype), torch.empty(3, 1)
+    adam_kernel.norms([gradient, gradient[:, :1].contiguous()])
+    copy = None if dtype == torch.float32 else gradient
+    adam_kernel.descend(weight, copy, weight, weight, gradient, numbers.bool(), *[numbers] * 3, (0.9, 0.999), 1e-8)
+    scores, bias, targets = torch.empty(3, 1000, 112, dtype=dtype), torch.empty(3, 1000), torch.zeros(112).long()
+    nats, logs = word_nats_kernel.forward(scores, bias, targets)
+    word_nats_kernel.backward(nats, scores, bias, targets, logs)
+    content, by_distance = torch.empty(2, 3, 2, 70, 72, dtype=dtype), torch.empty(2, 2, 210, 80, dtype=dtype)
+    probabilities = relative_softmax_kernel.forward(content, by_distance, 0)
+    relative_softmax_kernel.backward(probabilities, probabilities, 80, 0)
 
 
 if __name__ == "__main__":

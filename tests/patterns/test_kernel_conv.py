@@ -58,6 +58,29 @@ def test_a_shared_pattern_hits_all_channels_of_a_sample() -> None:
         check(tokens, torch.tensor(0.4), seed_of(2), 3, [4, 600, 7, 7], True)
 
 
+def test_a_shared_pattern_is_even_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hits are whole samples; still no block of units has a multiple of its share of them, and few have none."""
+    found = []
+
+    class Watched:
+        def __getitem__(self, grid):
+            def launch(tokens, sites, fields, counts, *others, **options):
+                found.append(counts[0].clone())
+
+            return launch
+
+    monkeypatch.setattr(conv, "_cover", Watched())
+    tokens = torch.tensor([2, 2, 4, 1, 1 << 28, 1 << 26, 0, 7, 7], dtype=torch.int32)
+    conv.conv_bits(tokens, torch.tensor(0.2), seed_of(4), 1, [128, 256, 7, 7], True)
+    (hits,) = found
+    assert hits.sum() % 256 == 0
+    share = hits.float().mean()
+    assert 0.1 < share / 512 < 0.3
+    # A block meets 16 samples, as do 7 others, and 8 such sets are all there are: p of 2e-3 that in one 10 are hit.
+    assert hits.max() < 3 * share
+    assert (hits == 0).float().mean() < 0.25  # two sets: p of 0.02
+
+
 @given(
     st.lists(
         st.tuples(patterns(ConvPattern), RATES, st.sampled_from([1, 3, 40, 128, 200]), STREAMS), min_size=1, max_size=4

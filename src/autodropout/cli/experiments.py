@@ -6,7 +6,7 @@ seeds and print a table. Each training has a folder of its own: interrupted, the
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,10 +36,15 @@ from autodropout.cli.options import (
 from autodropout.cli.shell import look_for_data, print_json
 
 if TYPE_CHECKING:
+    import torch
+
     from autodropout.recipes import Recipe
     from autodropout.recipes.comparison import Row, Variant
     from autodropout.recipes.recipe import Training
     from autodropout.training.run import Regularizer, Run
+
+
+COMPILED_FROM = 10_000  # steps: compiling takes a minute or so, and saves 5 to 16 ms of a step on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,11 @@ class _Place:
     data: Path | None
     device: str | None
     bfloat16: bool
-    compile: bool
+    compile: bool | None  # None: where it pays
     tensorboard: bool = False
     test: bool = False
 
-    def run(self) -> "Run":
+    def run(self, training: "Training") -> "Run":
         import torch
 
         from autodropout.training.run import Run
@@ -62,15 +67,15 @@ class _Place:
         if self.device is not None and self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"--device {self.device}: torch {torch.__version__} finds no GPU here")
         look_for_data(self.data)
-        return Run(
+        run = Run(
             folder=self.out,
             device=self.device,
             precision="bfloat16" if self.bfloat16 else "float32",
-            compile=self.compile,
             tensorboard=self.tensorboard,
             test=self.test,
             show=True,
         )
+        return replace(run, compile=compiles_unasked(training, run.where) if self.compile is None else self.compile)
 
 
 def train(
@@ -86,7 +91,7 @@ def train(
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
-    compiled: Compile = False,
+    compiled: Compile = None,
     tensorboard: Tensorboard = False,
     test: Test = False,
     as_json: AsJson = False,
@@ -124,7 +129,7 @@ def tune_rate(
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
-    compiled: Compile = False,
+    compiled: Compile = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the final rate of a policy.
@@ -156,7 +161,7 @@ def ablate(
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
-    compiled: Compile = False,
+    compiled: Compile = None,
     as_json: AsJson = False,
 ) -> None:
     """See where a policy's worth lies.
@@ -188,7 +193,7 @@ def transfer(
     data: DataFolder = None,
     device: Device = None,
     bfloat16: Bfloat16 = False,
-    compiled: Compile = False,
+    compiled: Compile = None,
     test: Test = False,
     as_json: AsJson = False,
 ) -> None:
@@ -212,6 +217,15 @@ def transfer(
     moved.save(place.out / "policy.json")
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
     _table(training, variants, range(seeds), place, as_json)
+
+
+def compiles_unasked(training: "Training", device: "torch.device") -> bool:
+    """Whether compiling pays: what it saves of each step of a ConvNet on a GPU must make up for the time it takes."""
+    from autodropout.training.images import ImageTraining
+
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as torchrun sets it
+    on_gpu = device.type == "cuda"
+    return alone and on_gpu and isinstance(training, ImageTraining) and training.steps >= COMPILED_FROM
 
 
 def _recipe(name: str, smoke: bool) -> "Recipe":
@@ -261,7 +275,7 @@ def _table(
     from autodropout.recipes.after import check_fit
     from autodropout.recipes.comparison import compare, table
 
-    run = place.run()
+    run = place.run(training)
     if any(variant.regularizer is not None for variant in variants):
         space = training.space()
         for variant in variants:

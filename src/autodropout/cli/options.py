@@ -151,6 +151,11 @@ RunFolder = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1; a GPU if there is one.")]
 Bfloat16 = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the model with torch.compile.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile", help="Compile with torch.compile; long trainings of ConvNets on a GPU do unasked."
+    ),
+]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
 Test = Annotated[bool, typer.Option("--test", help="Judge on the test set too. Do so once, when all is chosen.")]

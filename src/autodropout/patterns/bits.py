@@ -189,8 +189,10 @@ def conv_dropped(bits: Tensor, shape: Sequence[int], channels_last: bool, site: 
     n, c, height, width = shape
     cells = height * width
     if channels_last:
-        # Of three dimensions: one of four that is kept for backward, compiled code would first copy to channels_last.
-        flags = _bit(bits.flatten(0, 1).unsqueeze(1), _places(site, bits.device)[:, None])  # (N * bytes, 8, C)
+        # Of five dimensions: one of four that is kept for backward, compiled code would first copy to channels_last.
+        # And samples stay apart: else the bytes of neighbouring channels are no longer seen to lie side by side.
+        places = _places(site, bits.device)[:, None, None]
+        flags = _bit(bits[:, :, None, None], places)  # (N, bytes, 8, 1, C)
         mask = flags.reshape(n, -1, c)[:, :cells].reshape(n, height, width, c).permute(0, 3, 1, 2)
         # What is masked takes its layout from here, and a map of one byte would come out as (N, C, H, W). Compiled code
         # knows its layouts.

@@ -13,7 +13,9 @@ memory, and a fifth of all bytes, each in a write of its own, would take as long
 Sites whose maps are of one size can be drawn together, in the launches of one: a block of units then looks up which
 site it belongs to. A small network has many sites, and a launch costs as much as a small mask.
 
-Shared along channels, a pattern's units are still (sample, channel): they draw the numbers of their sample.
+Shared along channels, a pattern's units are still (sample, channel): they draw the numbers of their sample. Then all
+channels of a sample are hit, or none. So that no block of units is full and the next empty, a block takes runs of
+neighbouring units, far apart.
 """
 
 from collections.abc import Sequence
@@ -31,13 +33,15 @@ FRACTION = tl.constexpr(12)  # and of the inverse map's coefficients
 HALF = tl.constexpr(1 << (28 - 12 - 1))  # to round from the one to the other
 FIELDS = tl.constexpr(8)  # of a unit that is hit: see `_store_four`
 TOKENS = tl.constexpr(9)  # of a pattern
+TILING = tl.constexpr(6)  # numbers of a site: see `_store_tiling`
 LANES = 128  # threads of a program
-MANY = 1 << 17  # units: from there on a program of `_draw` looks at several a thread
+MANY = 1 << 14  # units: from there on a program of `_draw` looks at several a thread
 SEVERAL = 4  # so many: at the paper's rate the hits among them are one turn for the lanes
+RUN = tl.constexpr(32)  # neighbouring units: in channels_last the bytes that a GPU writes at once
 ZEROS = 2048  # bytes written at once
-BYTES = 16  # of a unit, that a program of `_cover` makes at once; it has so many units at once that no lane is idle
+BYTES = 32  # of a unit, at most, that a program of `_cover` makes at once, of as many units as it has lanes for
 PROGRAMS = 2048  # of `_cover`, about: as many as a large GPU runs at once
-COVER_WARPS = 4
+COVER_WARPS = 2  # for twice as many lanes as threads: what is worked out for a program serves more of them
 
 
 def conv_bits(
@@ -72,20 +76,21 @@ def _launch(
     blocks = sum(triton.cdiv(samples * count, together) for count in channels)
     found = torch.empty((blocks * together, FIELDS.value), dtype=torch.int32, device=seed.device)
     counts = torch.empty((2, blocks), dtype=torch.int32, device=seed.device)
+    tilings = torch.empty((len(channels), TILING.value), dtype=torch.int32, device=seed.device)
     same = {"TOGETHER": sites is not None, "LAST": channels_last, "UNITS": together}
     sites = tokens if sites is None else sites  # where there is one site it is not looked at
     _draw[(blocks,)](
-        tokens, rate, sites, seed, found, counts, bits, kept, stream, samples, channels[0], height, width, unit_bytes,
-        len(channels), **same, LANES=LANES, ZEROS=ZEROS, num_warps=4,
+        tokens, rate, sites, seed, tilings, found, counts, bits, kept, stream, samples, channels[0], height, width,
+        unit_bytes, len(channels), **same, LANES=LANES, ZEROS=ZEROS, num_warps=4,
     )  # fmt: skip
-    wide = min(BYTES, triton.next_power_of_2(unit_bytes))
+    wide = triton.cdiv(unit_bytes, triton.cdiv(unit_bytes, BYTES))  # the last chunk of a unit as long as the others
     group = LANES // wide
     # The work on a block is split by bytes first: all units have as many.
     chunks = min(triton.cdiv(unit_bytes, wide), max(1, PROGRAMS // blocks))
     groups = max(1, min(together // group, PROGRAMS // (blocks * chunks)))
     _cover[(blocks, groups, chunks)](
-        tokens, sites, found, counts, bits, kept, channels[0], height, width, unit_bytes,
-        **same, WHOLE=width % 8 == 0, GROUP=group, BYTES=wide, num_warps=COVER_WARPS,
+        tilings, sites, found, counts, bits, kept, channels[0], height, width, unit_bytes,
+        **same, WHOLE=width % 8 == 0, LANES=LANES, GROUP=group, BYTES=wide, num_warps=COVER_WARPS,
     )  # fmt: skip
     return bits, kept
 
@@ -97,6 +102,15 @@ def _tiling(tokens, cells, searched_at):
     stride = tl.maximum(1, (2 * tl.load(tokens + 1) * cells + searched_at) // (2 * searched_at))
     repeat = tl.load(tokens + 2)
     return size, size + stride, repeat * size + (repeat - 1) * stride
+
+
+@triton.jit
+def _store_tiling(place, size, period, extent):
+    """What `_inside` asks for, along one axis: divisions that every program of `_cover` would have to make."""
+    factor = 2147483647 // period + 1
+    tl.store(place, extent)
+    tl.store(place + 1, factor)
+    tl.store(place + 2, size * factor)
 
 
 @triton.jit
@@ -129,9 +143,9 @@ def _site_of(block, sites, samples, count, UNITS: tl.constexpr):
 
 
 # Addresses of single numbers are not specialized: some are multiples of 16 by chance, and would compile anew.
-@triton.jit(do_not_specialize=["tokens", "rate", "sites", "seed", "kept", "stream", "count"])
+@triton.jit(do_not_specialize=["tokens", "rate", "sites", "seed", "tilings", "kept", "stream", "count"])
 def _draw(
-    tokens, rate, sites, seed, found, counts, bits, kept, stream: tl.int64,
+    tokens, rate, sites, seed, tilings, found, counts, bits, kept, stream: tl.int64,
     samples, channels, height, width, unit_bytes, count,
     TOGETHER: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, LANES: tl.constexpr, ZEROS: tl.constexpr,
 ):  # fmt: skip
@@ -148,21 +162,29 @@ def _draw(
         stream = tl.load(sites + 2 * site + 1)
         tokens += site * TOKENS
         rate += site
+        tilings += site * TILING
         kept += site
     units = samples * channels
-    if block == 0:
-        tl.store(kept, tl.cast(units, tl.int64) * height * width)
+    blocks = (units + UNITS - 1) // UNITS
     zeros = (units * unit_bytes + ZEROS - 1) // ZEROS
-    for chunk in range(block, zeros, (units + UNITS - 1) // UNITS):
+    for chunk in range(block, zeros, blocks):
         byte = chunk * ZEROS + tl.arange(0, ZEROS)
         tl.store(bits + first_byte + byte, tl.zeros((ZEROS,), tl.uint8), mask=byte < units * unit_bytes)
 
-    size_y, _, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
-    size_x, _, extent_x = _tiling(tokens, width, tl.load(tokens + 8))
+    size_y, period_y, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
+    size_x, period_x, extent_x = _tiling(tokens, width, tl.load(tokens + 8))
+    if block == 0:
+        tl.store(kept, tl.cast(units, tl.int64) * height * width)
+        _store_tiling(tilings, size_y, period_y, extent_y)
+        _store_tiling(tilings + 3, size_x, period_x, extent_x)
     shared = tl.load(tokens + 3) != 0
     key = mix((tl.load(seed) ^ stream).to(tl.uint64, bitcast=True))
-    candidate = block * UNITS + tl.arange(0, UNITS)
-    drawn = mix(key + tl.where(shared, candidate // channels, candidate).to(tl.uint64) * 3 * GOLDEN)
+    place = tl.arange(0, UNITS)
+    candidate = (place // RUN * blocks + block) * RUN + place % RUN
+    number = candidate
+    if shared:  # as a branch: most patterns then save four divisions a thread
+        number = candidate // channels
+    drawn = mix(key + number.to(tl.uint64) * 3 * GOLDEN)
     hit = (drawn & 0xFFFFFFFF) < threshold(tl.load(rate))
     hit &= (candidate < units) & (size_y > 0) & (size_x > 0)
     hits = tl.sum(hit.to(tl.int32), 0)
@@ -256,13 +278,13 @@ def _inside(position, extent, factor, bound):
     return (cell - extent) & ((cell * factor & 0x7FFFFFFF) - bound)
 
 
-@triton.jit(do_not_specialize=["tokens", "sites", "kept"])
+@triton.jit(do_not_specialize=["tilings", "sites", "kept"])
 def _cover(
-    tokens, sites, found, counts, bits, kept, channels, height, width, unit_bytes,
+    tilings, sites, found, counts, bits, kept, channels, height, width, unit_bytes,
     TOGETHER: tl.constexpr, LAST: tl.constexpr, UNITS: tl.constexpr, WHOLE: tl.constexpr,
-    GROUP: tl.constexpr, BYTES: tl.constexpr,
+    LANES: tl.constexpr, GROUP: tl.constexpr, BYTES: tl.constexpr,
 ):  # fmt: skip
-    """A tile is GROUP units by BYTES bytes of each. WHOLE: no byte has cells of two rows of the map."""
+    """A tile is GROUP units by BYTES bytes of each: no more than LANES. WHOLE: no byte has cells of two rows."""
     block = tl.program_id(0)
     hits = tl.load(counts + block)
     first = tl.program_id(1) * GROUP
@@ -271,22 +293,21 @@ def _cover(
         if TOGETHER:
             site = tl.load(counts + tl.num_programs(0) + block)
             stride = tl.load(sites + 2 * site).to(tl.int32)
-            tokens += site * TOKENS
+            tilings += site * TILING
             kept += site
-        size_y, period_y, extent_y = _tiling(tokens, height, tl.load(tokens + 7))
-        size_x, period_x, extent_x = _tiling(tokens, width, tl.load(tokens + 8))
-        factor_y, factor_x = 2147483647 // period_y + 1, 2147483647 // period_x + 1
-        bound_y, bound_x = size_y * factor_y, size_x * factor_x
-        thread = tl.arange(0, GROUP * BYTES)
+        extent_y, factor_y, bound_y = tl.load(tilings), tl.load(tilings + 1), tl.load(tilings + 2)
+        extent_x, factor_x, bound_x = tl.load(tilings + 3), tl.load(tilings + 4), tl.load(tilings + 5)
+        thread = tl.arange(0, LANES)
         in_chunk = thread // GROUP if LAST else thread % BYTES
         in_group = thread % GROUP if LAST else thread // BYTES
-        dropped = tl.zeros((GROUP * BYTES,), tl.uint32)
+        dropped = tl.zeros((LANES,), tl.uint32)
         for chunk in range(tl.program_id(2) * BYTES, unit_bytes, tl.num_programs(2) * BYTES):
             byte = chunk + in_chunk
             last_y = (byte * 8 + 7) // width
             last_x = byte * 8 + 7 - last_y * width
+            here = (thread < GROUP * BYTES) & (byte < unit_bytes)
             room = tl.minimum(tl.maximum(height * width - byte * 8, 0), 8)  # how many of its cells are there
-            there = (1 << room) - 1
+            there = tl.where(here, (1 << room) - 1, 0).to(tl.uint32)
             starts = tl.zeros_like(byte)  # a bit for each cell that is the first of a row
             if not WHOLE:
                 x = last_x
@@ -312,9 +333,9 @@ def _cover(
                     else:
                         v -= tl.where(starts & (1 << bit) != 0, turn_v, v_x)
                         u -= tl.where(starts & (1 << bit) != 0, turn_u, u_x)
-                packed = tl.where(live, packed & there.to(tl.uint32), 0)
+                packed = tl.where(live, packed & there, 0)
                 dropped += ones(packed)
                 target = bits + address + (byte * stride if LAST else byte)
-                tl.store(target, packed.to(tl.uint8), mask=live & (byte < unit_bytes))
+                tl.store(target, packed.to(tl.uint8), mask=live & here)
         count = tl.sum(dropped.to(tl.int32))
         tl.atomic_add(kept, -count.to(tl.int64), sem="relaxed")
