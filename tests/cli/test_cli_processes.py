@@ -142,11 +142,16 @@ def test_termination_at_work(tmp_path: Path, url: str, monkeypatch: pytest.Monke
 
 def test_a_terminal_that_is_closed(tmp_path: Path, url: str) -> None:
     ours, theirs = pty.openpty()
+
+    def at_a_terminal() -> None:
+        os.login_tty(theirs)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup these tests would bequeath that it is ignored
+
     process = subprocess.Popen(
         command("search", "tiny", "--trials", "1000", "--storage", url),
         cwd=tmp_path,
         env=environment(SECONDS=0.5, TERM="xterm"),
-        preexec_fn=lambda: os.login_tty(theirs),
+        preexec_fn=at_a_terminal,
     )
     os.close(theirs)
     shown = b""
