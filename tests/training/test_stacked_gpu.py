@@ -8,11 +8,13 @@ import torch
 from language_tools import curves_alone, curves_together, everywhere, small, write_text
 from torch._dynamo.utils import counters
 
+from autodropout.models.relative_softmax import relative_softmax, relative_softmax_backward
 from autodropout.models.transformer_xl import TransformerXLSize
 from autodropout.training import language_crowd
 from autodropout.training.language import LanguageTraining
 from autodropout.training.language_crowd import Crowd
 from autodropout.training.run import Run
+from autodropout.training.word_nats import word_nats, word_nats_backward
 from two_samples import LIMIT, student_t
 
 pytestmark = [
@@ -61,6 +63,26 @@ def test_scores_of_eight_seeds_are_those_of_children_alone(folder: Path) -> None
     alone = [how.fit(everywhere(), 0.2, seed, GPU).reward for seed in seeds]
     together = how.fit_many([everywhere()] * 8, 0.2, seeds, replace(GPU, precision="bfloat16"))
     assert student_t(together, alone) < LIMIT
+
+
+def test_the_kernels_of_a_step_are_the_plain_operations() -> None:
+    """In bfloat16, which Triton's interpreter does not round to as a GPU does."""
+    scores, bias = 5 * torch.randn(2, 1000, 300).bfloat16(), torch.randn(2, 1000)
+    targets, weights = torch.randint(1000, (300,)), torch.randn(2, 300)
+    nats, logs = word_nats(scores, bias, targets)
+    of_scores, of_bias = word_nats_backward(weights, scores, bias, targets, logs)
+    on_gpu = [value.cuda() for value in (scores, bias, targets)]
+    torch.testing.assert_close([one.cpu() for one in word_nats(*on_gpu)], [nats, logs], rtol=1e-5, atol=1e-5)
+    found = word_nats_backward(weights.cuda(), *on_gpu, logs.cuda())
+    torch.testing.assert_close([one.cpu() for one in found], [of_scores, of_bias], rtol=1e-2, atol=1e-4)
+
+    content, by_distance = torch.randn(2, 3, 4, 70, 144).bfloat16(), torch.randn(2, 4, 210, 152).bfloat16()
+    shares = relative_softmax(content, by_distance, 70)
+    torch.testing.assert_close(relative_softmax(content.cuda(), by_distance.cuda(), 70).cpu(), shares)
+    gradient = torch.randn_like(shares)
+    found = relative_softmax_backward(gradient.cuda(), shares.cuda(), 152, 70)
+    expected = relative_softmax_backward(gradient, shares, 152, 70)
+    torch.testing.assert_close([one.cpu() for one in found], list(expected), rtol=1e-2, atol=1e-4)
 
 
 def test_a_second_job_compiles_and_captures_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

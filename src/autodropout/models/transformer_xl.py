@@ -160,7 +160,7 @@ class RelativeAttention(nn.Module):
         query = self._by_head(self.query(x))  # (N, heads, T, D)
         key, value = self._by_head(self.key(known)), self._by_head(self.value(known))  # (N, heads, S, D)
         distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
-        # Padded below: keys and values to the columns of `future`, distances beyond that, heads to D' channels.
+        # Compiled for a GPU all rows are padded: keys and values to the columns of `future`, distances beyond that.
         reach, columns, head_size = known.shape[1], future.shape[1], query.shape[-1]
         channels = head_size + spare(head_size, x)
         distances = columns + 1 + spare(columns + 1, x)
@@ -172,8 +172,7 @@ class RelativeAttention(nn.Module):
             probabilities = relative_softmax(content, by_distance, reach - x.shape[1])
         else:
             by_query = torch.unflatten(by_distance, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, distances)
-            scores = (content + aligned(by_query)[..., :columns]).masked_fill(future, -torch.inf)
-            probabilities = scores.softmax(-1)  # (N, heads, T, columns)
+            probabilities = (content + aligned(by_query)).masked_fill(future, -torch.inf).softmax(-1)
         probabilities = padded(self.probabilities(probabilities[..., :reach]), columns)
         context = (probabilities @ padded(value, channels, columns))[..., :head_size]  # (N, heads, T, D)
         output: Tensor = self.output(context.transpose(1, 2).flatten(2))

@@ -17,7 +17,7 @@ class MovingAverage:
     """Follows a model: `update()` after each step, `applied()` to judge it. Nothing of it waits for the device."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = checked(decay)
+        self.decay = checked_decay(decay)
         self.updates = 0
         values = dict(model.named_parameters()) | dict(model.named_buffers())
         self._followed = {name: value for name, value in values.items() if value.is_floating_point()}  # no counters
@@ -52,7 +52,7 @@ class MovingAverage:
         _copy(state["averages"], self._averages)
 
 
-def checked(decay: float) -> float:
+def checked_decay(decay: float) -> float:
     if not 0.0 < decay < 1.0:
         raise ValueError(f"the average's decay must lie between 0 and 1, got {decay}")
     return decay

@@ -18,7 +18,7 @@ from autodropout.attach import RateSchedule, attach
 from autodropout.data import Labelled, Splits
 from autodropout.spaces import Policy
 from autodropout.training.augment import Augment, Mix
-from autodropout.training.ema import checked, share
+from autodropout.training.ema import checked_decay, share
 from autodropout.training.feed import fits, resident
 from autodropout.training.flat import Flat, FlatAverage, follow
 from autodropout.training.graphed import WARM_UPS, Lane, at
@@ -66,7 +66,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     steps = max(training.steps, WARM_UPS)  # so many rows are read before the first training
     factor = training.schedule.factors(training.steps)
     rates = [training.optimizer.lr * factor(step) for step in range(steps)]
-    decay = 0.0 if training.average is None else checked(training.average)
+    decay = 0.0 if training.average is None else checked_decay(training.average)
     shares = [share(decay, step) for step in range(steps)]
     varying = dropping and training.rates != "constant"
     space = training.space() if dropping else None

@@ -249,6 +249,11 @@ class LanguageTraining:
             return log_loss(model, pages, self.evaluation_memory)
 
 
+def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Nats a word, in the mean."""
+    return F.cross_entropy(model.logits(hidden).float().flatten(0, 1), targets.flatten())
+
+
 class Objective(nn.Module):
     """What a step minimizes, in two parts: cross-entropy in nats a word, and the penalties on hidden states.
 
@@ -260,13 +265,13 @@ class Objective(nn.Module):
         model: TransformerXL,
         state_value: float,
         state_difference: float,
-        loss: Callable[[TransformerXL, Tensor, Tensor], Tensor] | None = None,
+        loss: Callable[[TransformerXL, Tensor, Tensor], Tensor] = cross_entropy,
     ) -> None:
         super().__init__()
         self.model = model
         self.state_value = state_value
         self.state_difference = state_difference
-        self.loss = loss or cross_entropy
+        self.loss = loss
 
     def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         hidden, memory = self.model(tokens, memory)  # (N, T, C)
@@ -274,11 +279,6 @@ class Objective(nn.Module):
         loss = self.loss(self.model, dropped, targets)
         penalty = self.state_value * mean_square(dropped) + self.state_difference * mean_square(hidden.diff(dim=1))
         return loss, penalty, memory
-
-
-def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Nats a word, in the mean."""
-    return F.cross_entropy(model.logits(hidden).float().flatten(0, 1), targets.flatten())
 
 
 def mean_square(h: Tensor) -> Tensor:

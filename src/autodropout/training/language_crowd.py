@@ -20,12 +20,12 @@
 5. Only rewards come back: `fit` is for a model to keep or to be tested.
 
 What bounds a step, of each child. Counted: operations of the matrix products, bytes of Adam (`stacked.py`) and of the
-logits, which are written once and read six times in 2 bytes. Estimated: all other bytes, of activations and
-probabilities in 2 or 4 bytes and of masks in an eighth.
+logits, over which or over whose gradient there are six passes in 2 bytes. Estimated: all other bytes, of activations
+and probabilities in 2 or 4 bytes and of masks in an eighth.
 
                                             GFLOP      Adam    logits    the rest
-    paper's size (16 x 380, memory 70)        210    0.8 GB    0.2 GB        2 GB
-    4 x 256, inner 1024, no memory             37    0.2 GB    0.2 GB      0.4 GB
+    paper's size (16 x 380, memory 70)        210    0.8 GB   0.13 GB        2 GB
+    4 x 256, inner 1024, no memory             37    0.2 GB   0.13 GB      0.4 GB
 """
 
 import gc
