@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction
 
 from autodropout.models import relative_softmax_kernel
 from autodropout.patterns.kernels import apply, conv, sequence
-from autodropout.training import adam_kernel, word_nats_kernel
+from autodropout.training import adam_kernel, word_nats_kernel, word_rows_kernel
 
 TYPES = {
     torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8", torch.float32: "*fp32", torch.float16: "*fp16",
@@ -79,6 +79,7 @@ def compile_others(dtype: torch.dtype) -> None:
     adam_kernel.norms([gradient, gradient[:, :1].contiguous()])
     copy = None if dtype == torch.float32 else gradient
     adam_kernel.descend(weight, copy, weight, weight, gradient, numbers.bool(), *[numbers] * 3, (0.9, 0.999), 1e-8)
+    word_rows_kernel.add_rows(gradient.view(3, 64, 64), torch.empty(3, 70, 64), torch.zeros(70).long())
     scores, bias, targets = torch.empty(3, 1000, 112, dtype=dtype), torch.empty(3, 1000), torch.zeros(112).long()
     nats, logs = word_nats_kernel.forward(scores, bias, targets)
     word_nats_kernel.backward(nats, scores, bias, targets, logs)

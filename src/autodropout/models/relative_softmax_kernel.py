@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-VALUES = 1024  # of a program, about
+VALUES, BACKWARD_VALUES = 512, 1024  # of a program, about; it is one warp, which needs no other for its sums
 
 
 def forward(content: Tensor, by_distance: Tensor, before: int) -> Tensor:
@@ -17,7 +17,7 @@ def forward(content: Tensor, by_distance: Tensor, before: int) -> Tensor:
     with torch.cuda.device_of(content):
         _forward[(triton.cdiv(length, rows), content.numel() // (length * reach))](
             content, by_distance, out, samples, heads, length, reach, by_distance.shape[-1], before,
-            ROWS=rows, COLUMNS=columns, num_warps=4,
+            ROWS=rows, COLUMNS=columns, num_warps=1,
         )  # fmt: skip
     return out
 
@@ -28,11 +28,11 @@ def backward(gradient: Tensor, probabilities: Tensor, distances: int, before: in
     of_content = torch.empty_like(probabilities)
     of_distance = probabilities.new_empty(*leading, heads, samples * length, distances)
     columns = triton.next_power_of_2(max(reach, distances))
-    rows = max(1, VALUES // columns)
+    rows = max(1, BACKWARD_VALUES // columns)
     with torch.cuda.device_of(probabilities):
         _backward[(triton.cdiv(length, rows), probabilities.numel() // (length * reach))](
             gradient, probabilities, of_content, of_distance, samples, heads, length, reach, distances, before,
-            ROWS=rows, COLUMNS=columns, num_warps=4,
+            ROWS=rows, COLUMNS=columns, num_warps=1,
         )  # fmt: skip
     return of_content, of_distance
 

@@ -49,8 +49,9 @@ from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTrainin
 from autodropout.training.noise import noise_at
 from autodropout.training.run import Report, Run
 from autodropout.training.stacked import Stack, StackedAdam
-from autodropout.training.stacked_language import StackedLanguage, cross_entropy
+from autodropout.training.stacked_language import EMBEDDING, StackedLanguage, cross_entropy
 from autodropout.training.streams import Streams
+from autodropout.training.word_rows import add_rows
 
 LONGEST = 2**15
 """Steps that a crowd has room for, even where its first training is shorter."""
@@ -134,9 +135,11 @@ class Crowd:
             self._model = StackedLanguage(objective, sites, training.evaluation_memory)
             self._losses: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._model.losses
             self._nats: Callable[..., tuple[Tensor, Tensor]] = self._model.nats
+            self._noise: Callable[[Tensor, Tensor], Tensor] = noise_at
             if run.compile or where.type == "cuda":
                 self._losses = torch.compile(self._losses, fullgraph=True, dynamic=False)
                 self._nats = torch.compile(self._nats, dynamic=False)
+                self._noise = torch.compile(self._noise, dynamic=False)
             self._adam = StackedAdam(self.stack, training.clip)
 
             # What a training's length changes lies in these two, so that one crowd serves trainings of any length.
@@ -261,15 +264,18 @@ class Crowd:
         """One step of all children. All of it is captured."""
         self._model.objective.train()
         words, targets = self._streams(self._step)  # (N, T), (N, T)
-        noise = noise_at(self._seeds, self._step)  # (K,)
+        noise = self._noise(self._seeds, self._step)  # (K,)
         leaves = self.stack.leaves
+        rows = self.stack.weights[EMBEDDING][:, words].requires_grad_()  # (K, N, T, C)
         with self.run.autocast():
             loss, penalty, memory = self._losses(
-                leaves, self._memory, self._tokens, self._rates, noise, words, targets
+                leaves, rows, self._memory, self._tokens, self._rates, noise, words, targets
             )  # (K,), (K,), (K, layers, N, M, C)
-        gradients = torch.autograd.grad((loss + penalty).sum(), tuple(leaves.values()))
+        *of_leaves, of_rows = torch.autograd.grad((loss + penalty).sum(), (*leaves.values(), rows))
+        gradients = dict(zip(leaves, of_leaves, strict=True))
+        add_rows(gradients[EMBEDDING], of_rows.flatten(1, 2), words.flatten())
         lr = at(self._lr, self._step.clamp(max=len(self._lr) - 1)).expand(self.children)
-        skipped = self._adam.step(dict(zip(leaves, gradients, strict=True)), lr)
+        skipped = self._adam.step(gradients, lr)
         self._memory.copy_(memory)
         self._sums.add_(torch.stack((loss.detach(), penalty.detach(), skipped.float())))
         self._step.add_(1)

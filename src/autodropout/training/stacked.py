@@ -11,10 +11,10 @@ Every step is done in place and asks the host nothing, so that it can be capture
 next children are copied into the same tensors, and the same graph trains them.
 
 The cost of a step of Adam, in bytes of memory a parameter: 12 read and 12 written for the weight and its two moments,
-and the gradient read twice, for the norm and for the update: 32 in float32. In bfloat16 a linear layer has copies that
-forward and backward use, which the update writes: gradients are of 2 bytes then, and it is 24 + 2 * 2 + 2 = 30. Were
-weights cast by autocast in every forward, and their gradients back, it would be 32 + 6 + 6 = 44. The values are the
-same.
+and the gradient read twice, for the norm and for the update: 32 in float32. In bfloat16 matrices have copies that
+products use, forward and backward, and that the update writes: gradients are of 2 bytes then, and it is 24 + 2 * 2 + 2
+= 30. Were weights cast by autocast in every forward, and their gradients back, it would be 32 + 6 + 6 = 44. The values
+are the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,13 +31,14 @@ class Stack:
     """The parameters of K children of one model.
 
     `weights` are those that learn, float32; `leaves` what forward uses and gradients are taken of: the very same
-    memory, but for linear layers in bfloat16, of which they are copies. `averages` are a second set of float32.
+    memory, but for linear layers and embeddings in bfloat16, of which they are copies. `averages` are a second set of
+    float32.
 
     Matrices of linear layers lie in memory as their gradients come out of a product: by input, then by output.
     """
 
     def __init__(self, model: nn.Module, children: int, device: torch.device, *, half: bool) -> None:
-        linear = {id(own) for module in model.modules() if isinstance(module, nn.Linear) for own in module.parameters()}
+        linear, embeddings = _parameters(model, nn.Linear), _parameters(model, nn.Embedding)
         self.children = children
         self.weights: dict[str, Tensor] = {}
         self.copies: dict[str, Tensor | None] = {}
@@ -46,7 +47,7 @@ class Stack:
             shape = parameter.mT.shape if transposed else parameter.shape
             weight = torch.zeros((children, *shape), dtype=torch.float32, device=device)
             self.weights[name] = weight.mT if transposed else weight  # (K, ...)
-            copied = half and id(parameter) in linear
+            copied = half and id(parameter) in linear | embeddings
             self.copies[name] = self.weights[name].to(torch.bfloat16) if copied else None
         self.averages = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         self.leaves = {
@@ -72,6 +73,11 @@ class Stack:
         share = 1.0 / (number + 1.0)
         for name, weight in self.weights.items():
             self.averages[name].lerp_(weight, share.to(weight.dtype))
+
+
+def _parameters(model: nn.Module, kind: type[nn.Module]) -> set[int]:
+    """Their ids, of all modules of one kind."""
+    return {id(own) for module in model.modules() if isinstance(module, kind) for own in module.parameters()}
 
 
 class StackedAdam:

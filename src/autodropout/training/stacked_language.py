@@ -21,6 +21,8 @@ from autodropout.training.noise import drops
 from autodropout.training.streams import IGNORED
 from autodropout.training.word_nats import word_nats
 
+EMBEDDING = "model.embedding.weight"  # among the objective's parameters
+
 
 class StackedLanguage:
     """Pure functions of stacked tensors, to be compiled.
@@ -37,12 +39,14 @@ class StackedLanguage:
         self.page = Page(model, evaluation_memory)
         self._sites = sites
         self._drops = drops(model)
+        model.embedding = self._embedding = LookedUp(model.embedding)
         for drop in self._drops:
             drop.rate = drop.rate.to(model.embedding.weight.device)
 
     def losses(
         self,
         weights: Mapping[str, Tensor],
+        rows: Tensor,
         memory: Tensor,
         tokens: Tensor,
         rates: Tensor,
@@ -53,7 +57,9 @@ class StackedLanguage:
         """Of a training step.
 
         Args:
-            weights: (K, ...), by the names of the objective's parameters.
+            weights: (K, ...), by the names of the objective's parameters. The gradient of the embedding's is that of
+                the softmax alone.
+            rows: (K, N, T, C), of each child's embedding those of the words: their gradient is its other part.
             memory: (K, layers, N, M, C).
             tokens: (sites, K, 4), int32; by site first, so that what a site's kernel reads lies side by side.
             rates: (sites, K).
@@ -65,8 +71,9 @@ class StackedLanguage:
         """
 
         def of_child(
-            weights: dict[str, Tensor], memory: Tensor, tokens: Tensor, rates: Tensor, noise: Tensor
+            weights: dict[str, Tensor], rows: Tensor, memory: Tensor, tokens: Tensor, rates: Tensor, noise: Tensor
         ) -> tuple[Tensor, Tensor, Tensor]:
+            self._embedding.rows = rows
             own = [(drop.tokens, drop.rate) for drop in self._sites]
             for number, drop in enumerate(self._sites):
                 drop.tokens, drop.rate = tokens[number], rates[number]
@@ -77,10 +84,11 @@ class StackedLanguage:
                 drop.tokens, drop.rate = own_tokens, own_rate
             for drop in self._drops:
                 drop.noise = None
+            self._embedding.rows = None
             return loss, penalty, new.to(memory.dtype)
 
-        stacked: tuple[Tensor, Tensor, Tensor] = vmap(of_child, in_dims=(0, 0, 1, 1, 0))(
-            dict(weights), memory, tokens, rates, noise
+        stacked: tuple[Tensor, Tensor, Tensor] = vmap(of_child, in_dims=(0, 0, 0, 1, 1, 0))(
+            dict(weights), rows, memory, tokens, rates, noise
         )
         return stacked
 
@@ -95,6 +103,21 @@ class StackedLanguage:
 
         stacked: tuple[Tensor, Tensor] = vmap(of_child)(dict(weights), memory)
         return stacked
+
+
+class LookedUp(nn.Embedding):
+    """A model's embedding, unless it is given the rows of the words that it will be asked for.
+
+    Then they have a gradient of their own (`word_rows.add_rows`), and are of float32 where the weights are copies.
+    """
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__(embedding.num_embeddings, embedding.embedding_dim, _weight=embedding.weight)
+        self.weight = embedding.weight  # the very same
+        self.rows: Tensor | None = None
+
+    def forward(self, words: Tensor) -> Tensor:
+        return super().forward(words) if self.rows is None else self.rows
 
 
 def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
