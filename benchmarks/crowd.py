@@ -31,6 +31,7 @@ from recording import Table, facts, options, write
 from training import full_policy
 
 CROWDS = (16, 12, 8, 4, 1)  # the largest first: to make more slots later is to compile once more
+CHILDREN = {"wrn-28-2": (128, 32), "wrn-28-10": (128, 32), "resnet50": (256, 224)}  # batch, resolution
 RATE = 0.2
 ROUNDS, STEPS = 7, 40
 WARM_JOBS, WARM_CHILDREN = 5, 8
@@ -133,13 +134,8 @@ def crowds(
 
 def main() -> None:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # as a search's workers have it
-    plans: dict[str, tuple[ImageTraining, tuple[int, ...]]] = {
-        "wrn-28-2": (training("wrn-28-2", 128, 32), CROWDS),
-        "wrn-28-10": (training("wrn-28-10", 128, 32), (1,)),
-        "resnet50": (training("resnet50", 256, 224), (1,)),
-    }
     parser = options(__doc__, "results/crowd-cuda.json", "tiny models on the CPU")
-    parser.add_argument("--models", nargs="+", choices=tuple(plans), default=tuple(plans))
+    parser.add_argument("--models", nargs="+", choices=tuple(CHILDREN), default=tuple(CHILDREN))
     given = parser.parse_args()
     if given.smoke:
         run = Run(device="cpu")
@@ -148,7 +144,9 @@ def main() -> None:
         rounds, steps = 2, 2
     else:
         run = Run(device="cuda", precision="bfloat16", compile=True)
-        chosen = [plans[name] for name in given.models]
+        chosen = [
+            (training(name, *CHILDREN[name]), CROWDS if name == "wrn-28-2" else (1,)) for name in given.models
+        ]
         rounds, steps = ROUNDS, STEPS
     machine = torch.cuda.get_device_name() if run.where.type == "cuda" else None
     record = facts("child-steps in crowds", ["torch"], machine)

@@ -1,6 +1,7 @@
 """The kernels that a captured step consists of, by name, with their times and numbers: where a GPU's time goes.
 
-    python benchmarks/kernels.py wrn-28-2                    # one child under the worst policy
+    python benchmarks/kernels.py wrn-28-2 resnet50           # one child under the worst policy
+    python benchmarks/kernels.py resnet50 --bare             # and without a policy
     python benchmarks/kernels.py small paper                 # 40 and 24 stacked language models under a full policy
     python benchmarks/kernels.py masks [--out kernels.txt]   # a mask's forward and backward, and nn.Dropout's
 
@@ -75,15 +76,15 @@ def _forward_and_backward(layer: nn.Module, x: Tensor, gradient: Tensor) -> None
     torch.autograd.grad(layer(x), x, gradient)
 
 
-def children(model: str) -> Iterator[tuple[str, int, Callable[[], object]]]:
+def children(model: str, *, bare: bool) -> Iterator[tuple[str, int, Callable[[], object]]]:
     """A ConvNet alone, or stacked language models."""
-    if model == "wrn-28-2":
-        training = crowd.training(model, 128, 32)
-        slots = crowd.Crowd(training, GPU)
-        slots.begin([full_policy(training.space())], crowd.RATE, [0])
+    if model in crowd.CHILDREN:
+        training = crowd.training(model, *crowd.CHILDREN[model])
+        slots = crowd.Crowd(training, GPU, dropping=not bare)
+        slots.begin([None if bare else full_policy(training.space())], crowd.RATE, [0])
         slots.advance(1)
         slots.wait()
-        yield model, 1, slots.slots[0].replay_step
+        yield model + (", no policy" if bare else ""), 1, slots.slots[0].replay_step
         return
     count = stacked.CHILDREN[model][0]
     with tempfile.TemporaryDirectory() as folder:
@@ -96,11 +97,12 @@ def children(model: str) -> Iterator[tuple[str, int, Callable[[], object]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=("masks", "wrn-28-2", "small", "paper"))
+    parser.add_argument("what", nargs="+", choices=("masks", *crowd.CHILDREN, *stacked.CHILDREN))
+    parser.add_argument("--bare", action="store_true", help="of a ConvNet: without a policy")
     parser.add_argument("--out", type=Path, help="a text file with all of them; only the first 40 are printed")
     given = parser.parse_args()
     for what in given.what:
-        for name, count, replay in layers() if what == "masks" else children(what):
+        for name, count, replay in layers() if what == "masks" else children(what, bare=given.bare):
             wall, found = kernels(replay)
             head = f"{name}: {wall:.1f} us a replay, {wall / count:.1f} a child; {sum(k.us for k in found):.1f} in "
             lines = [head + f"{sum(k.count for k in found):.0f} kernels"]

@@ -223,7 +223,7 @@ def data_cases(smoke: bool, chosen: Collection[str]) -> list[tuple[str, ImageTra
 
 
 def random_splits(training: ImageTraining, stored: int) -> Splits:
-    count = 4 * training.batch
+    count = (100 if stored < 64 else 8) * training.batch  # an epoch begins as rarely as in a training
     images = torch.randint(256, (count, 3, stored, stored), dtype=torch.uint8)
     part = Labelled(images, torch.arange(count) % training.pictures.kind.classes)
     return Splits(part, part[:1], part[:1])

@@ -35,6 +35,17 @@ def test_it_is_what_autograd_adds(
 
 
 @pytest.mark.parametrize("add", [add_rows, word_rows_kernel.add_rows])
+def test_rows_that_lie_apart(add: Callable[[Tensor, Tensor, Tensor], None]) -> None:
+    gradient, rows, read = given(20, 9, 6)
+    apart = torch.full((3, 9, 8), torch.nan)
+    apart[..., :6] = gradient
+    add(apart[..., :6], rows, read)
+    add(gradient, rows, read)
+    assert torch.equal(apart[..., :6], gradient)
+    assert apart[..., 6:].isnan().all()
+
+
+@pytest.mark.parametrize("add", [add_rows, word_rows_kernel.add_rows])
 def test_a_sum_is_rounded_once(add: Callable[[Tensor, Tensor, Tensor], None]) -> None:
     """Each of the rows alone would be lost in a gradient of half precision."""
     gradient = torch.ones(1, 2, 4, dtype=torch.float16)

@@ -111,7 +111,7 @@ class Run:
         On a GPU its forward is then one CUDA graph and its backward another, whatever happens in them; results are
         overwritten as those of `wrap`.
         """
-        return torch.compile(compute, mode=self._mode) if self.whole else compute
+        return torch.compile(compute, mode=self._mode, dynamic=False) if self.whole else compute
 
     @property
     def _mode(self) -> str | None:
