@@ -144,9 +144,7 @@ def main() -> None:
         rounds, steps = 2, 2
     else:
         run = Run(device="cuda", precision="bfloat16", compile=True)
-        chosen = [
-            (training(name, *CHILDREN[name]), CROWDS if name == "wrn-28-2" else (1,)) for name in given.models
-        ]
+        chosen = [(training(name, *CHILDREN[name]), CROWDS if name == "wrn-28-2" else (1,)) for name in given.models]
         rounds, steps = ROUNDS, STEPS
     machine = torch.cuda.get_device_name() if run.where.type == "cuda" else None
     record = facts("child-steps in crowds", ["torch"], machine)

@@ -1,7 +1,7 @@
 """Crowds on a GPU: a captured child is the eager one, neighbours do not matter, nothing grows, nothing is redone."""
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import autodropout as ad
-from autodropout.training import ImageTraining, RmsProp, Run, Sgd
+from autodropout.data import Labelled, Splits
+from autodropout.training import Cosine, ImageTraining, Pictures, RmsProp, Run, Sgd
 from autodropout.training.graphed import Lane
 from autodropout.training.image_crowd import Crowd
 from autodropout.training.images import Learner
@@ -186,3 +187,30 @@ def test_one_child_ends_and_the_others_go_on() -> None:
     rewards = training.fit_many(POLICIES[:2], RATE, [0, 1], GPU, [ends, lambda step, value: None])
     assert rewards[0] != rewards[0]
     assert rewards[1] == pytest.approx(training.fit(POLICIES[1], RATE, 1, GPU).reward, abs=0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnNoise(ImageTraining):
+    """Random images in colour, which the large networks want."""
+
+    def load(self) -> Splits:
+        draw = torch.Generator().manual_seed(0)
+        images = torch.randint(256, (100, 3, 80, 80), dtype=torch.uint8, generator=draw)
+        some = Labelled(images, torch.randint(10, (100,), generator=draw))
+        return Splits(some, some[:50], some[:0])
+
+
+@pytest.mark.parametrize("model", ["resnet50-half", "efficientnet-b0-half"])
+def test_the_large_networks_are_crowds_of_one(model: str) -> None:
+    """Compiled and captured, as a search trains them; again under another policy, with nothing done anew."""
+    training = OnNoise(
+        model=model, pictures=Pictures(name="imagenet", train=100, validation=50), resolution=64, steps=6, batch=8,
+        optimizer=RmsProp(lr=0.001), schedule=Cosine(), augmentation="imagenet", average=0.9,
+    )  # fmt: skip
+    crowd = Crowd(training, FAST)
+    crowd.fit([training.space().sample(seed=0)], RATE, [0])
+    before = dict(counters["stats"])
+    assert crowd.slots[0].losses().isfinite().all()
+    (reward,) = crowd.fit([training.space().sample(seed=1)], RATE, [1])
+    assert 0.0 <= reward <= 1.0
+    assert dict(counters["stats"]) == before

@@ -106,6 +106,7 @@ class Together:
     """A training that can train many; notes how it was asked to."""
 
     space = smoke = None
+    crowds: bool = True
 
     def fit(self, regularizer, rate, seed, run):
         return Scores(0.25, {"run": run})
@@ -125,7 +126,8 @@ def test_children_are_trained_together_where_there_is_a_gpu(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert recipe.child.train_many(policies, [1, 2], [no_report] * 2) == [1.5, 2.5]
     assert recipe.child(policies[0], 3, no_report) == 3.5, "one that is left over is trained in the same way"
-    assert replace(recipe, crowd=1).child(policies[0], 1, no_report) == 0.25
+    assert replace(recipe, crowd=1).child(policies[0], 1, no_report) == 1.5, "a crowd of one"
+    assert replace(recipe, crowd=1, proxy=Together(crowds=False)).child(policies[0], 1, no_report) == 0.25
     assert replace(recipe, on_cpu=True).child.crowd == 1
     assert replace(recipe, on_cpu=True).child.train_many is None
 

@@ -235,6 +235,28 @@ def test_what_cannot_be_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
         TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
 
 
+def test_images_that_do_not_fit_the_gpu_are_trained_on_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One network after the other; one that its report ends, or that diverges, ends alone."""
+    expected = TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
+    module._warm.clear()
+    monkeypatch.setattr(slot_module, "fits", lambda images, device: False)
+    assert TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU) == expected
+
+    def ends(step: int, reward: float) -> None:
+        raise RuntimeError("enough")
+
+    noted: list[int] = []
+    rewards = TRAINING.fit_many(POLICIES[:2], RATE, SEEDS[:2], CPU, [ends, lambda step, reward: noted.append(step)])
+    assert math.isnan(rewards[0])
+    assert rewards[1] == expected[1]
+    assert noted == [TRAINING.steps]
+    wild = replace(TRAINING, optimizer=Sgd(lr=1e30))
+    assert all(map(math.isnan, wild.fit_many(POLICIES[:1], RATE, [0], CPU)))
+    monkeypatch.setattr(ImageTraining, "load", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
+
+
 def test_a_lane_draws_its_own_numbers() -> None:
     lanes = [Lane(torch.device("cpu")) for _ in range(2)]
     drawn: dict[int, list[Tensor]] = {0: [], 1: []}

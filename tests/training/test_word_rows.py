@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autodropout.training import word_rows_kernel
-from autodropout.training.word_rows import add_rows
+from autodropout.training.word_rows import add_rows, rows_of
 
 
 def given(words: int, vocabulary: int, channels: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,6 +32,11 @@ def test_it_is_what_autograd_adds(
     expected = gradient + table.grad
     add(gradient, rows, read)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_are_those_of_each_childs_own_table() -> None:
+    table, words = torch.randn(3, 10, 4), torch.randint(10, (2, 5))
+    assert torch.equal(rows_of(table, words), torch.stack([F.embedding(words, own) for own in table]))
 
 
 @pytest.mark.parametrize("add", [add_rows, word_rows_kernel.add_rows])

@@ -206,11 +206,11 @@ def _density_table(height: int, width: int, rows: int, columns: int, device: tor
 def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:
     """Inverted dropout: zeros where dropped, `h / (1 - rate)` elsewhere; all zeros, not NaN, at rate 1."""
     scale = 1.0 / (1.0 - rate).clamp(min=torch.finfo(torch.float32).tiny)
-    return scaled(torch.where(dropped, 0, h), scale.where(rate < 1, 0.0))
+    return torch.where(dropped, 0, scaled(h, scale.where(rate < 1, 0.0)))
 
 
 def _rescaled(h: Tensor, dropped: Tensor, kept: Tensor, scale: Tensor | None) -> Tensor:
-    return rescale(h, ~dropped, kept) if scale is None else scaled(torch.where(dropped, 0, h), scale)
+    return rescale(h, ~dropped, kept) if scale is None else torch.where(dropped, 0, scaled(h, scale))
 
 
 def _by_kernel(h: Tensor) -> bool:

@@ -173,6 +173,7 @@ def ptb() -> Recipe:
         },
         cost=f"{SEARCH_COST}; final: 320,000 steps",
         rate=language.RATE,
+        crowd=8,
     )
 
 

@@ -35,6 +35,11 @@ class Training(Protocol):
 class CrowdTraining(Training, Protocol):
     """A training that trains several models at once, as it would each alone."""
 
+    @property
+    def crowds(self) -> bool:
+        """Whether it does; what has no such attribute does not."""
+        ...
+
     def fit_many(
         self,
         policies: Sequence[Policy | None],
@@ -54,7 +59,8 @@ TrainMany = Callable[[Sequence[Policy], Sequence[int], Sequence[Report]], list[f
 class RecipeChild:
     """A search's child: trains under a policy, at one rate; its reward is the score.
 
-    In a crowd children are trained in bfloat16 and compiled, also one that is left over and alone.
+    On a GPU children are trained in bfloat16 by code that is compiled and captured once for all of them, even where
+    they are trained one at a time: a crowd of one.
     """
 
     training: Training
@@ -71,8 +77,9 @@ class RecipeChild:
 
     @property
     def train_many(self) -> TrainMany | None:
-        """Several children at once; None where they are trained one at a time."""
-        return self._train_many if self.crowd > 1 and torch.cuda.is_available() else None
+        """Several children at once; None where there is no GPU, or a training that makes no use of it in this way."""
+        possible = not self.on_cpu and getattr(self.training, "crowds", False)
+        return self._train_many if possible and torch.cuda.is_available() else None
 
     def _train_many(self, policies: Sequence[Policy], seeds: Sequence[int], reports: Sequence[Report]) -> list[float]:
         training: CrowdTraining = self.training  # type: ignore[assignment]  # `Recipe` has looked
@@ -109,7 +116,7 @@ class Recipe:
         for name in ("trials", "workers", "capacity", "crowd", "minibatch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"recipe {self.name!r}: {name} must be at least 1, got {getattr(self, name)}")
-        if self.crowd > 1 and not hasattr(self.proxy, "fit_many"):
+        if self.crowd > 1 and not getattr(self.proxy, "crowds", False):
             raise ValueError(
                 f"recipe {self.name!r}: {type(self.proxy).__name__} trains one model at a time, not crowds"
             )

@@ -25,13 +25,14 @@ import gc
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from autodropout.spaces import Policy
-from autodropout.training.children import check_crowd, goes_on
-from autodropout.training.image_slot import LEAD, Slot, shared_by
+from autodropout.training.children import check_crowd, goes_on, log
+from autodropout.training.image_slot import LEAD, Slot, TooLarge, shared_by
 from autodropout.training.run import Report, Run
 
 if TYPE_CHECKING:
@@ -50,12 +51,44 @@ def fit_many(
     check_crowd(policies, seeds, run, reports)
     if not policies:
         return []
-    crowd = warm_crowd(training, run, dropping=any(policy is not None for policy in policies))
+    try:
+        crowd = warm_crowd(training, run, dropping=any(policy is not None for policy in policies))
+    except TooLarge as error:
+        log.warning("%s: they are trained one after the other", error)
+        return _one_by_one(training, policies, rate, seeds, run, reports)
     try:
         return crowd.fit(policies, rate, seeds, reports)
     except BaseException:
         _warm.clear()  # whatever went wrong, it may have left slots half made
         raise
+
+
+def _one_by_one(
+    training: "ImageTraining",
+    policies: Sequence[Policy | None],
+    rate: float,
+    seeds: Sequence[int],
+    run: Run,
+    reports: Sequence[Report] | None,
+) -> list[float]:
+    """By `fit`, not compiled: that would be done anew for each."""
+
+    def report(child: int, step: int, reward: float) -> None:
+        if not goes_on(reports, child, step, reward):
+            raise Ended
+
+    rewards = []
+    for child, (policy, seed) in enumerate(zip(policies, seeds, strict=True)):
+        alone = replace(run, compile=False, report=partial(report, child))
+        try:
+            rewards.append(training.fit(policy, rate, seed, alone).reward)
+        except (Ended, FloatingPointError):
+            rewards.append(math.nan)
+    return rewards
+
+
+class Ended(Exception):
+    """A child, by its report."""
 
 
 class Crowd:

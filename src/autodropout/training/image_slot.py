@@ -33,6 +33,10 @@ LEAD = 256  # steps whose images are chosen ahead: so often the host has to make
 JUDGED = 200  # images at a time
 
 
+class TooLarge(ValueError):
+    """The images do not fit the GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What all slots read. Tables have a row for each step."""
@@ -62,7 +66,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     if not len(splits.validation):
         raise ValueError("there are no validation images to judge children by")
     if not fits(splits.train.images, where) or not fits(splits.validation.images, where):
-        raise ValueError(f"the images of {training.pictures.name} do not fit the GPU, which children share them on")
+        raise TooLarge(f"the images of {training.pictures.name} do not fit the GPU, which children share them on")
     steps = max(training.steps, WARM_UPS)  # so many rows are read before the first training
     factor = training.schedule.factors(training.steps)
     rates = [training.optimizer.lr * factor(step) for step in range(steps)]

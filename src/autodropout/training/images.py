@@ -103,6 +103,11 @@ class ImageTraining:
         self.pictures.view(self.augmentation, self.resolution)  # says what is wrong with either
 
     @property
+    def crowds(self) -> bool:
+        """Whether `fit_many` can do it."""
+        return self.fixres is None
+
+    @property
     def resizes(self) -> bool:
         """Whether images come in another size than the model sees."""
         return self.augmentation in RESIZING
@@ -207,6 +212,8 @@ class ImageTraining:
 
         Returns:
             The rewards; nan for a network that diverged or was ended by its report.
+
+        Where the images do not fit the GPU, networks are trained by `fit`, one after the other.
         """
         from autodropout.training.image_crowd import fit_many
 

@@ -180,6 +180,11 @@ class LanguageTraining:
                         export(run.folder / WEIGHTS, model)
                 return Scores(loop.best.reward, metrics)
 
+    @property
+    def crowds(self) -> bool:
+        """Whether `fit_many` can do it."""
+        return True
+
     def fit_many(
         self,
         policies: Sequence[Policy | None],

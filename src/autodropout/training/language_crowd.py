@@ -51,7 +51,7 @@ from autodropout.training.run import Report, Run
 from autodropout.training.stacked import Stack, StackedAdam
 from autodropout.training.stacked_language import EMBEDDING, StackedLanguage, cross_entropy
 from autodropout.training.streams import Streams
-from autodropout.training.word_rows import add_rows
+from autodropout.training.word_rows import add_rows, rows_of
 
 LONGEST = 2**15
 """Steps that a crowd has room for, even where its first training is shorter."""
@@ -266,7 +266,7 @@ class Crowd:
         words, targets = self._streams(self._step)  # (N, T), (N, T)
         noise = self._noise(self._seeds, self._step)  # (K,)
         leaves = self.stack.leaves
-        rows = self.stack.weights[EMBEDDING][:, words].requires_grad_()  # (K, N, T, C)
+        rows = rows_of(self.stack.weights[EMBEDDING], words).requires_grad_()  # (K, N, T, C)
         with self.run.autocast():
             loss, penalty, memory = self._losses(
                 leaves, rows, self._memory, self._tokens, self._rates, noise, words, targets

@@ -74,6 +74,10 @@ class SemiSupervisedTraining(ImageTraining):
             raise ValueError("labels are neither mixed nor smoothed in a semi-supervised training")
         self.pictures.view(self.strong, self.resolution)
 
+    @property
+    def crowds(self) -> bool:
+        return False
+
     def load(self) -> SemiSplits:
         return self.pictures.load_semi()
 

@@ -11,6 +11,15 @@ from autodropout.patterns.bits import on_gpu
 
 
 @torch.no_grad()
+def rows_of(table: Tensor, words: Tensor) -> Tensor:
+    """Of each child's embedding the rows of the words: (K, vocabulary, C), (N, T) -> (K, N, T, C)."""
+    children, vocabulary, channels = table.shape
+    first = vocabulary * torch.arange(children, device=words.device)
+    flat = table.flatten(0, 1).index_select(0, (words.flatten() + first[:, None]).flatten())  # whole rows at once
+    return flat.view(children, *words.shape, channels)
+
+
+@torch.no_grad()
 def add_rows(gradient: Tensor, rows: Tensor, words: Tensor) -> None:
     """Add to the gradient, in place: (K, vocabulary, C) and float32 rows of (K, n, C), of the words (n,).
 
