@@ -30,7 +30,7 @@ from autodropout.training.image_crowd import Crowd
 from recording import Table, facts, options, write
 from training import full_policy
 
-CROWDS = (16, 12, 8, 4, 1)  # the largest first: to make more slots later is to compile once more
+CROWDS = (16, 12, 10, 8, 6, 4, 1)  # the largest first: to make more slots later is to compile once more
 CHILDREN = {"wrn-28-2": (128, 32), "wrn-28-10": (128, 32), "resnet50": (256, 224)}  # batch, resolution
 RATE = 0.2
 ROUNDS, STEPS = 7, 40

@@ -146,6 +146,24 @@ def test_drawn_together_no_site_draws_again(images: torch.memory_format, monkeyp
     assert not drawn
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_drawn_ahead_the_masks_are_of_the_noise_of_then(compiled: bool) -> None:
+    model = conv_model()
+    on = ad.attach(model, ad.space(model, MAPS).sample(seed=0), rate=0.5, example=MAPS, live=True)
+    noise = torch.tensor(5)
+    on.draw_from(noise)
+    on.draw_together()
+    forward = torch.compile(model, fullgraph=True) if compiled else model
+    first = forward(MAPS)
+    on.draw_ahead(len(MAPS))
+    noise.fill_(6)
+    torch.testing.assert_close(forward(MAPS), first)
+    second = forward(MAPS)  # they serve one pass
+    assert not torch.allclose(second, first)
+    on.draw_ahead(len(MAPS) + 1)  # of no use for this one, whose sites then draw their own
+    torch.testing.assert_close(forward(MAPS), second)
+
+
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_compiled_code_keeps_bits_for_backward(layout: torch.memory_format, together: bool) -> None:

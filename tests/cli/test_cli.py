@@ -148,7 +148,7 @@ def test_a_search_says_how_many_children_share_a_gpu(
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(gpus, "DEVICES", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(tiny_recipe.Training, "fit_many", None, raising=False)
+    monkeypatch.setattr(tiny_recipe.Training, "crowds", True, raising=False)
     monkeypatch.setattr(recipes, "get", lambda name: replace(tiny_recipe.TINY, crowd=6))
     result = run("search", "tiny", "--storage", tiny)
     assert result.exit_code == 0, result.output

@@ -50,6 +50,7 @@ def alone(training: ImageTraining, policy: ad.Policy | None, seed: int) -> Tenso
         BUSY,
         replace(TRAINING, optimizer=RmsProp(lr=0.01)),
         replace(TRAINING, optimizer=Sgd(lr=0.05, decay_all=False), augmentation="standard"),
+        replace(TRAINING, augmentation="imagenet"),
         *(replace(TRAINING, mix=mix) for mix in MIXES if mix not in ("none", "cutmix")),
     ],
     ids=lambda t: f"{t.mix}-{t.augmentation}-{type(t.optimizer).__name__}",

@@ -135,6 +135,14 @@ class Attachment:
             for size, rows in sizes.items()
         )
 
+    def draw_ahead(self, samples: int) -> None:
+        """After `draw_together`: make the masks of the next forward pass now, for so many samples.
+
+        They depend on no image, so a GPU can make them on another stream while images are prepared.
+        """
+        for group in store(self.model)["together"]:
+            group.draw_ahead(samples)
+
     def detach(self) -> None:
         """Take everything off: the model is then as it was before `attach`."""
         remove_all(self.model)

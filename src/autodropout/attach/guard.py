@@ -54,4 +54,4 @@ def on_forward(model: nn.Module, args: Any) -> None:
         x = args[0] if args else None
         if isinstance(x, torch.Tensor) and x.dim() == 4:
             for group in model.__dict__[KEY].get("together", ()):
-                group.draw(len(x), is_channels_last(x))
+                group.before_forward(len(x), is_channels_last(x))

@@ -3,6 +3,8 @@
 A mask is a function of a seed and not of what it masks, so all of a step can be made at its beginning: those of one map
 size in the launches of a single one. That is for small networks on a large GPU, where a launch costs as much as the
 mask. `Attachment.draw_together()` arranges it; what the sites get are the masks that they would have drawn themselves.
+
+They can also be made earlier still, beside other work (`Attachment.draw_ahead`): then the forward pass makes none.
 """
 
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ class Together:
     rates: Tensor  # (S,)
     sites: Tensor  # (S, 2): channels and stream
     channels_last: bool  # whether the model's weights are, which makes its maps so whatever the images are
+    ahead: bool = False  # whether the masks of the forward pass to come are there
 
     @classmethod
     def of(cls, drops: Sequence[Drop], channels: list[int], size: tuple[int, int], channels_last: bool) -> "Together":
@@ -38,6 +41,17 @@ class Together:
         rows = [[count, stream(drop.site)] for drop, count in zip(drops, channels, strict=True)]
         sites = torch.tensor(rows, dtype=torch.int64, device=tokens.device)
         return cls(drops, channels, size, tokens, rates, sites, channels_last)
+
+    def draw_ahead(self, samples: int) -> None:
+        """Make the masks of the forward pass to come, now."""
+        self.draw(samples, self.channels_last)
+        self.ahead = True
+
+    def before_forward(self, samples: int, channels_last: bool) -> None:
+        """Make them, unless they are there."""
+        if not self.ahead:
+            self.draw(samples, channels_last)
+        self.ahead = False
 
     def draw(self, samples: int, channels_last: bool) -> None:
         """Make the masks of the forward pass to come, of so many samples, given in such a memory format."""

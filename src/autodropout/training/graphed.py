@@ -5,6 +5,13 @@
     step = lane.capture(work)         # on CUDA: run a few times, then captured as a CUDA graph; on the CPU: work itself
     step(); step(); step()            # all of it on the lane's stream, nothing waits for the host
 
+Inside of `work`, two things that do not need each other can be done at the same time:
+
+    with lane.aside():
+        masks = draw()                # on a stream beside the lane's
+    images = augment()
+    lane.join()                       # from here on both are done
+
 What happens in a lane depends on nothing that happens in another, however the two are interleaved:
 
 1. Random numbers. `work` draws from the device's default generator, as everybody's layers do. Inside a lane that
@@ -39,7 +46,7 @@ class Lane:
         self._generator = torch.Generator(device)
         if device.type == "cuda":
             self._pool = torch.cuda.graph_pool_handle()  # of memory, for all that is captured: it never runs at once
-            self._stream = torch.cuda.Stream(device)
+            self._stream, self._side = torch.cuda.Stream(device), torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def seed(self, seed: int) -> None:
@@ -49,6 +56,21 @@ class Lane:
     def active(self) -> AbstractContextManager[object]:
         """Inside, what is launched runs on this lane's stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, what is launched runs beside what is launched afterwards, until `join`; on the CPU at once."""
+        if self._stream is None:
+            yield
+            return
+        self._side.wait_stream(self._stream)
+        with torch.cuda.stream(self._side):
+            yield
+
+    def join(self) -> None:
+        """Let what follows be after what was done aside."""
+        if self._stream is not None:
+            self._stream.wait_stream(self._side)
 
     def wait(self) -> None:
         """Until all that was launched in this lane is done."""

@@ -55,7 +55,8 @@ def fit_many(
         crowd = warm_crowd(training, run, dropping=any(policy is not None for policy in policies))
     except TooLarge as error:
         log.warning("%s: they are trained one after the other", error)
-        return _one_by_one(training, policies, rate, seeds, run, reports)
+        alone = partial(_alone, training, rate, replace(run, compile=False), reports)  # it would be done anew for each
+        return [alone(number, *child) for number, child in enumerate(zip(policies, seeds, strict=True))]
     try:
         return crowd.fit(policies, rate, seeds, reports)
     except BaseException:
@@ -63,28 +64,20 @@ def fit_many(
         raise
 
 
-def _one_by_one(
-    training: "ImageTraining",
-    policies: Sequence[Policy | None],
-    rate: float,
-    seeds: Sequence[int],
-    run: Run,
-    reports: Sequence[Report] | None,
-) -> list[float]:
-    """By `fit`, not compiled: that would be done anew for each."""
+def _alone(
+    training: "ImageTraining", rate: float, run: Run, reports: Sequence[Report] | None,
+    number: int, policy: Policy | None, seed: int,
+) -> float:  # fmt: skip
+    """One child of a crowd by `fit`."""
 
-    def report(child: int, step: int, reward: float) -> None:
-        if not goes_on(reports, child, step, reward):
+    def report(step: int, reward: float) -> None:
+        if not goes_on(reports, number, step, reward):
             raise Ended
 
-    rewards = []
-    for child, (policy, seed) in enumerate(zip(policies, seeds, strict=True)):
-        alone = replace(run, compile=False, report=partial(report, child))
-        try:
-            rewards.append(training.fit(policy, rate, seed, alone).reward)
-        except (Ended, FloatingPointError):
-            rewards.append(math.nan)
-    return rewards
+    try:
+        return training.fit(policy, rate, seed, replace(run, report=report)).reward
+    except (Ended, FloatingPointError):
+        return math.nan
 
 
 class Ended(Exception):

@@ -43,7 +43,8 @@ class Shared:
 
     train: Labelled
     held_out: Labelled
-    view: Augment  # of a training image
+    view: Callable[[Tensor], Tensor]  # of training images; see `aside`
+    aside: bool  # whether images are augmented before `loss` is called, while masks are made, or in `loss`
     look: Augment  # of one to be judged by
     nothing: Policy | None  # a policy that drops nothing; None: models are bare
     loss: Callable[[nn.Module, Mix, Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]  # of a batch
@@ -73,11 +74,16 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     decay = 0.0 if training.average is None else checked_decay(training.average)
     shares = [share(decay, step) for step in range(steps)]
     varying = dropping and training.rates != "constant"
+    # To crop and to resize large images takes longer than to make a policy's masks. In a network for small ones it is
+    # a few kernels, which are best compiled with the rest.
+    aside = dropping and training.resizes
+    view = training.pictures.view(training.augmentation, training.resolution).to(where)
     space = training.space() if dropping else None
     return Shared(
         train=resident(splits.train, where),
         held_out=resident(splits.validation, where),
-        view=training.pictures.view(training.augmentation, training.resolution).to(where),
+        view=torch.compile(view) if aside and run.compile else view,
+        aside=aside,
         look=training.look(training.resolution).to(where),
         nothing=None if space is None else space.decode((0,) * len(space.tokens)),
         loss=torch.compile(training.loss) if run.compile else training.loss,
@@ -200,7 +206,14 @@ class Slot:
         self._flat.refresh()
         self.model.zero_grad()
         with self._run.autocast():
-            loss = shared.loss(self.model, self._mix, shared.view, images, labels)
+            view = shared.view
+            if shared.aside:
+                assert self.on is not None
+                with self.lane.aside():
+                    self.on.draw_ahead(len(labels))
+                images, view = shared.view(images), _as_it_is
+                self.lane.join()
+            loss = shared.loss(self.model, self._mix, view, images, labels)
         loss.backward()
         self._flat.take_gradients()
         self._optimizer.step()
@@ -230,6 +243,10 @@ class Slot:
         broken = ~logits.isfinite().all(1) & real
         self._counts.add_(torch.stack((right.sum(), broken.sum())))
         self._judged.add_(1)
+
+
+def _as_it_is(images: Tensor) -> Tensor:
+    return images
 
 
 def _uncount(model: nn.Module) -> None:
