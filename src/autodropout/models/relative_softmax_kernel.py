@@ -15,7 +15,7 @@ def forward(content: Tensor, by_distance: Tensor, before: int) -> Tensor:
     columns = triton.next_power_of_2(reach)
     rows = max(1, VALUES // columns)
     with torch.cuda.device_of(content):
-        _forward[(triton.cdiv(length, rows), content.numel() // (length * reach))](
+        _softmax[(triton.cdiv(length, rows), content.numel() // (length * reach))](
             content, by_distance, out, samples, heads, length, reach, by_distance.shape[-1], before,
             ROWS=rows, COLUMNS=columns, num_warps=1,
         )  # fmt: skip
@@ -30,7 +30,7 @@ def backward(gradient: Tensor, probabilities: Tensor, distances: int, before: in
     columns = triton.next_power_of_2(max(reach, distances))
     rows = max(1, BACKWARD_VALUES // columns)
     with torch.cuda.device_of(probabilities):
-        _backward[(triton.cdiv(length, rows), probabilities.numel() // (length * reach))](
+        _softmax_backward[(triton.cdiv(length, rows), probabilities.numel() // (length * reach))](
             gradient, probabilities, of_content, of_distance, samples, heads, length, reach, distances, before,
             ROWS=rows, COLUMNS=columns, num_warps=1,
         )  # fmt: skip
@@ -47,7 +47,7 @@ def _by_head_first(matrix, samples, heads):
 
 
 @triton.jit
-def _forward(
+def _softmax(
     content, by_distance, out, samples, heads, length, reach, distances, before,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _softmax_backward(
     gradient, probabilities, of_content, of_distance, samples, heads, length, reach, distances, before,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip

@@ -25,7 +25,7 @@ def forward(scores: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tens
     logs = torch.empty((parts, *leading, words), dtype=torch.float32, device=scores.device)
     right = torch.empty((*leading, words), dtype=torch.float32, device=scores.device)
     with torch.cuda.device_of(scores):
-        _forward[(blocks, parts, children)](
+        _nats[(blocks, parts, children)](
             scores, bias, targets, logs, right, vocabulary, words, rows, ROWS=ROWS, WORDS=WORDS, num_warps=4
         )  # fmt: skip
     whole = logs.squeeze(0) if parts == 1 else logs.logsumexp(0)
@@ -38,7 +38,7 @@ def backward(gradient: Tensor, scores: Tensor, bias: Tensor, targets: Tensor, lo
     scores, bias = scores.contiguous(), bias.contiguous()
     of_scores, of_bias = torch.empty_like(scores), torch.empty_like(bias, dtype=torch.float32)
     with torch.cuda.device_of(scores):
-        _backward[(triton.cdiv(vocabulary, BACKWARD_ROWS), scores.numel() // (vocabulary * words))](
+        _nats_backward[(triton.cdiv(vocabulary, BACKWARD_ROWS), scores.numel() // (vocabulary * words))](
             gradient.contiguous(), scores, bias, targets, logs.contiguous(), of_scores, of_bias, vocabulary, words,
             ROWS=BACKWARD_ROWS, WORDS=WORDS, num_warps=4,
         )  # fmt: skip
@@ -47,7 +47,7 @@ def backward(gradient: Tensor, scores: Tensor, bias: Tensor, targets: Tensor, lo
 
 @triton.jit
 def _scores(scores, bias, start, last, word, words, ROWS: tl.constexpr):
-    """Of some rows, times log2(e); those that are not there are of the smallest of words."""
+    """Of some rows of the vocabulary, with their bias, times log2(e); minus infinity where there is none."""
     row = start + tl.arange(0, ROWS)
     inside = (row < last)[:, None] & (word < words)[None, :]
     score = tl.load(scores + row.to(tl.int64)[:, None] * words + word[None, :], mask=inside, other=float("-inf"))
@@ -55,9 +55,7 @@ def _scores(scores, bias, start, last, word, words, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _forward(
-    scores, bias, targets, logs, right, vocabulary, words, rows_of_part, ROWS: tl.constexpr, WORDS: tl.constexpr
-):
+def _nats(scores, bias, targets, logs, right, vocabulary, words, rows_of_part, ROWS: tl.constexpr, WORDS: tl.constexpr):
     part = tl.program_id(1)
     child = tl.program_id(2).to(tl.int64)
     word = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
@@ -89,7 +87,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _nats_backward(
     gradient, scores, bias, targets, logs, of_scores, of_bias, vocabulary, words,
     ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
