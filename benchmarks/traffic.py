@@ -6,9 +6,9 @@ For every kernel that torch's compiler makes, it knows the tensors that it reads
 Nothing is measured and no GPU is needed: kernels are not even compiled, and what the network computes is rubbish. It
 shows what is kept in memory that need not be, which a GPU's time then says only in sum.
 
-All masks of one map size lie in one tensor, which is counted whole for each that is read in forward: too much by about
-a twelfth of what is printed there. Bytes are of bfloat16, channels_last, a small batch: weights weigh more than they
-would in training. The compiler of another torch counts otherwise; and for a CPU, as here, it fuses somewhat less.
+All masks of one map size lie in one tensor, which is counted whole for each that is read in forward: too much. Bytes
+are of bfloat16, channels_last, a small batch: weights weigh more than they would in training. The compiler of another
+torch counts otherwise; and for a CPU, as here, it fuses somewhat less.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 import autodropout as ad
 from autodropout.models import image_model
+from autodropout.training.flat import Flat
 from autodropout.training.noise import Noise
 from recording import Table, facts, options, write
 from training import full_policy
@@ -62,9 +63,7 @@ def network(name: str, batch: int, resolution: int, *, bare: bool) -> Callable[[
         on = ad.attach(model, policy, rate=0.2, example=images[:1], live=True)
         Noise(model, 0, torch.device("cpu"))
         on.draw_together()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
-            module.to(torch.bfloat16)
+    Flat(model, half=True)
     return lambda: F.cross_entropy(model(images), labels)
 
 

@@ -152,6 +152,8 @@ def test_drawn_ahead_the_masks_are_of_the_noise_of_then(compiled: bool) -> None:
     on = ad.attach(model, ad.space(model, MAPS).sample(seed=0), rate=0.5, example=MAPS, live=True)
     noise = torch.tensor(5)
     on.draw_from(noise)
+    with pytest.raises(ValueError, match=r"after draw_together\(\)"):
+        on.draw_ahead(len(MAPS))
     on.draw_together()
     forward = torch.compile(model, fullgraph=True) if compiled else model
     first = forward(MAPS)

@@ -15,6 +15,7 @@ from autodropout.training.language import LanguageTraining
 from autodropout.training.language_crowd import Crowd
 from autodropout.training.run import Run
 from autodropout.training.word_nats import word_nats, word_nats_backward
+from autodropout.training.word_rows import add_rows
 from two_samples import LIMIT, student_t
 
 pytestmark = [
@@ -75,6 +76,12 @@ def test_the_kernels_of_a_step_are_the_plain_operations() -> None:
     torch.testing.assert_close([one.cpu() for one in word_nats(*on_gpu)], [nats, logs], rtol=1e-5, atol=1e-5)
     found = word_nats_backward(weights.cuda(), *on_gpu, logs.cuda())
     torch.testing.assert_close([one.cpu() for one in found], [of_scores, of_bias], rtol=1e-2, atol=1e-4)
+
+    gradient, rows = torch.randn(2, 50, 38).bfloat16(), torch.randn(2, 300, 38)
+    read, found = torch.randint(50, (300,)), gradient.cuda()
+    add_rows(found, rows.cuda(), read.cuda())
+    add_rows(gradient, rows, read)
+    torch.testing.assert_close(found.cpu(), gradient, rtol=1e-2, atol=1e-2)
 
     content, by_distance = torch.randn(2, 3, 4, 70, 144).bfloat16(), torch.randn(2, 4, 210, 152).bfloat16()
     shares = relative_softmax(content, by_distance, 70)

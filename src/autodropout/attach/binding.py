@@ -140,6 +140,8 @@ class Attachment:
 
         They depend on no image, so a GPU can make them on another stream while images are prepared.
         """
+        if "together" not in store(self.model):
+            raise ValueError("masks are drawn ahead after draw_together(), which says that they are drawn at once")
         for group in store(self.model)["together"]:
             group.draw_ahead(samples)
 

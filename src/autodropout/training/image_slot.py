@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LEAD = 256  # steps whose images are chosen ahead: so often the host has to make permutations
 JUDGED = 200  # images at a time
+AS_IT_IS = nn.Identity()  # how images are seen that are augmented already
 
 
 class TooLarge(ValueError):
@@ -211,7 +212,7 @@ class Slot:
                 assert self.on is not None
                 with self.lane.aside():
                     self.on.draw_ahead(len(labels))
-                images, view = shared.view(images), _as_it_is
+                images, view = shared.view(images), AS_IT_IS
                 self.lane.join()
             loss = shared.loss(self.model, self._mix, view, images, labels)
         loss.backward()
@@ -243,10 +244,6 @@ class Slot:
         broken = ~logits.isfinite().all(1) & real
         self._counts.add_(torch.stack((right.sum(), broken.sum())))
         self._judged.add_(1)
-
-
-def _as_it_is(images: Tensor) -> Tensor:
-    return images
 
 
 def _uncount(model: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """Forward passes of K language models at once: `Objective` and the reading of a page under `torch.vmap`.
 
-    weights (K, ...), memory (K, ...), a seed of masks, a policy's tokens and rates for each child; words for all
+    weights, rows of the words read, memory (K, ...), a seed of masks, tokens and rates for each child; words for all
         -> loss (K,), penalty (K,), memory (K, ...)
 
 The model itself serves as a template: its own parameters do not matter, and its drops are given one child's tokens,
