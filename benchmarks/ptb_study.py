@@ -1,5 +1,6 @@
 """What the scripts of the Penn Treebank study share: trainings, baselines, the journal, and how children are trained.
 
+    python benchmarks/ptb_descent.py      at which learning rate children learn, whatever their policy
     python benchmarks/ptb_proxy.py        which training is worth searching with, and at which rate
     python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
@@ -9,7 +10,7 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first four take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
+The first five take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
 where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same command
 again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from them
 alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
@@ -167,7 +168,7 @@ class Piece:
             return training
         steps = max(4, steps // SMOKE_STEPS)
         small = replace(training.smoke(), batch=2, segment=8, steps=steps, evaluate_every=max(1, steps // 2))
-        return replace(small, evaluation_batch=2, evaluation_words=100)
+        return replace(small, evaluation_batch=2, evaluation_words=100, warmup=0)
 
     def train(self, phase: str, name: str, steps: int, children: Sequence[Child], *, test: bool = False) -> list[Entry]:
         """The children's trials, in their order: those that the journal has already, and the others trained now."""

@@ -12,9 +12,11 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import autodropout as ad
 import ptb_all
+import ptb_descent
 import ptb_finalists
 import ptb_honest
 import ptb_proxy
@@ -43,6 +45,14 @@ class Fake:
     evaluation_batch: int = 1
     evaluation_words: int | None = None
     diverges: bool = False
+    lr: float = 1e-3
+    lr_after_cosine: float = 1e-4
+    lr_constant: float = 5e-5
+    warmup: int = 0
+    vocabulary: int = 3
+
+    def text(self) -> SimpleNamespace:
+        return SimpleNamespace(train=torch.tensor([0, 0, 0, 1, 1]), validation=torch.tensor([0, 1, 2]))
 
     def smoke(self) -> "Fake":
         return self
@@ -79,7 +89,9 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptb_study, "TRAININGS", {"small": lambda steps: Fake(steps)})
+    fakes = {"small": lambda steps: Fake(steps)}
+    for script in (ptb_study, ptb_descent):
+        monkeypatch.setattr(script, "TRAININGS", fakes)
     trained.clear()
     prepared.clear()
 
@@ -327,13 +339,35 @@ def test_finalists_differ_in_what_they_do() -> None:
     assert [entry.trial.number for entry in ptb_finalists.distinct(entries, 10)] == [1, 2]
 
 
+def test_learning_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(ptb_descent, monkeypatch, "--smoke", "--folder", str(tmp_path))
+    record = json.loads((tmp_path / "descent.json").read_text())
+    assert [(row["lr"], row["warmup"]) for row in record["rows"]] == [(1e-3, 0), (1e-3, 200)]
+    assert record["by_frequency"] == pytest.approx((4 / 8 * 3 / 8 * 1 / 8) ** (-1 / 3))
+    half = ptb_descent.descending("small", 5e-4, 200, 1000)
+    assert (half.lr, half.lr_after_cosine, half.lr_constant, half.warmup) == pytest.approx((5e-4, 5e-5, 2.5e-5, 200))
+
+
+def test_who_has_learned() -> None:
+    """Whoever is below half of what frequencies give; one that diverged is not, nor one that only counts words."""
+    children = [*ptb_proxy.nothing(2), *ptb_proxy.baselines(1, [0.1])[:1], *ptb_proxy.policies(3, 0.1, 0)]
+    row = ptb_descent.judge(children, [200.0, 690.0, 150.0, None, 340.0, 345.0], 684.0)
+    assert row == {
+        "learned": 3,
+        "children": 6,
+        "none": [200.0, 690.0],
+        "classical": [150.0],
+        "random": [340.0, 345.0, math.inf],
+    }
+
+
 def test_the_scripts_need_no_database() -> None:
     """A machine with a GPU may have torch and little else."""
     code = (
         "import sys\n"
         "for name in ('sqlalchemy', 'pyarrow', 'sklearn', 'matplotlib', 'optuna', 'ray', 'typer'):\n"
         "    sys.modules[name] = None\n"
-        "import ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_all\n"
+        "import ptb_descent, ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_all\n"
     )
     folder = Path(ptb_study.__file__).parent
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=folder)

@@ -43,6 +43,12 @@ def test_cosine_then_constant_as_in_language_models() -> None:
     assert first_step_after(0.8, 1_000) == 800
 
 
+def test_cosine_then_constant_after_a_warmup() -> None:
+    plain, warmed = (cosine_then_constant(100, floor=0.1, constant=0.05, warmup=warmup) for warmup in (0, 20))
+    assert [warmed(step) / plain(step) for step in (0, 9, 18)] == pytest.approx([1 / 20, 10 / 20, 19 / 20])
+    assert [warmed(step) for step in range(19, 100)] == [plain(step) for step in range(19, 100)]
+
+
 def test_shares_that_floats_cannot_say() -> None:
     assert first_step_after(0.7, 10) == 7
     assert [first_step_after(share, 7) for share in (0.0, 0.8, 1.0)] == [0, 6, 7]
@@ -58,6 +64,7 @@ def test_shares_that_floats_cannot_say() -> None:
         (lambda: cosine_then_constant(10, floor=1.5, constant=0.0), r"floor must lie in \[0, 1\].*got 1.5"),
         (lambda: cosine_then_constant(10, floor=0.5, constant=-0.1), "constant must lie.*got -0.1"),
         (lambda: cosine_then_constant(10, floor=0.5, constant=0.1, share=1.1), "share must lie.*got 1.1"),
+        (lambda: cosine_then_constant(10, floor=0.5, constant=0.1, warmup=10), r"warmup must lie in \[0, 10\).*got 10"),
     ],
 )
 def test_bad_numbers(make, said) -> None:

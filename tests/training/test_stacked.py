@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import autodropout as ad
-from autodropout.models.transformer_xl import TransformerXL, initialize
+from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
 from autodropout.patterns import bernoulli
 from autodropout.recipes.language import RATE
 from autodropout.training import adam_kernel, language_crowd, stacked, stacked_language
@@ -57,12 +57,37 @@ def test_a_child_in_a_crowd_is_the_child_alone(folder: Path, rate: float, dropou
     assert (together[0] == together[2]) == (rate == 0.0), "policies are all that tells these two from each other"
 
 
-def test_in_bfloat16(folder: Path) -> None:
+ODD = replace(SIZE, width=18, heads=3, head_size=5, inner=30)
+
+
+@pytest.mark.parametrize("size", [SIZE, ODD])
+def test_in_bfloat16(folder: Path, size: TransformerXLSize) -> None:
     """The difference is small beside that between bfloat16 and float32: no part computes in another precision."""
-    how, run = small(folder, steps=10), replace(CPU, precision="bfloat16")
+    how, run = small(folder, steps=10, size=size), replace(CPU, precision="bfloat16")
     policies, seeds = [everywhere(), everywhere(share_c=True)], [1, 2]
     together, alone = (torch.tensor(f(how, policies, 0.2, seeds, run)) for f in (curves_together, curves_alone))
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=0)
+
+
+def test_rows_are_made_longer_by_zeros_and_stay_so(folder: Path) -> None:
+    crowd = Crowd(small(folder, size=ODD), replace(CPU, precision="bfloat16"), 2)
+    crowd.begin([everywhere(), everywhere(share_t=True)], 0.2, [1, 2])
+    started = {name: weight.clone() for name, weight in crowd.stack.weights.items()}
+    for _ in range(5):
+        crowd.train_step()
+    widened = {}
+    for name, weight in crowd.stack.weights.items():
+        own = crowd.stack.child(1)[name]
+        assert not torch.equal(own, started[name][1][tuple(map(slice, own.shape))]), f"{name} learns"
+        spare = weight[1].clone()
+        spare[tuple(map(slice, own.shape))] = 0.0
+        assert not spare.any(), name
+        widened[name.removeprefix("model.")] = tuple(own.shape), tuple(weight[1].shape)
+    assert widened["layers.0.feedforward.0.weight"] == ((30, 18), (32, 24))
+    assert widened["layers.0.attention.output.weight"] == ((18, 15), (24, 16))
+    vocabulary = len(crowd.stack.child(0)["model.softmax_bias"])
+    assert widened["embedding.weight"] == ((vocabulary, 18), (vocabulary, 24))
+    assert widened["layers.0.feedforward.0.bias"] == ((30,), (30,))
 
 
 @pytest.mark.parametrize(("segment_memory", "evaluation_memory"), [(8, 0), (8, 20), (0, 8), (3, 8)])

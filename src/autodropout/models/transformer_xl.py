@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from autodropout.layers import DropLayer, rules
 from autodropout.models.relative_softmax import aligned, relative_softmax
+from autodropout.models.spare import Embedding, Linear, padded, spare
 
 INITIAL_DEVIATION = 0.02
 EMBEDDING_SITE, SOFTMAX_SITE = -2, -3  # whose masks are not those of any site that `attach` numbers: 0, 1, ...
@@ -74,7 +75,7 @@ class TransformerXL(nn.Module):
         if vocabulary < 1:
             raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
         self.size = size
-        self.embedding = nn.Embedding(vocabulary, size.width)
+        self.embedding = Embedding(vocabulary, size.width)
         self.embedding_dropout = VariationalDropout(size.embedding_dropout, site=EMBEDDING_SITE)
         self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
         self.softmax_dropout = VariationalDropout(size.softmax_dropout, site=SOFTMAX_SITE)
@@ -96,9 +97,10 @@ class TransformerXL(nn.Module):
             memory = x.new_zeros(len(self.layers), len(x), 0, self.size.width)
         length, before = x.shape[1], memory.shape[2]
         reach = before + length
-        columns = reach + spare(reach, x)  # S and some that nobody sees
+        columns = reach + room(reach, x)  # S and some that nobody sees
         future = torch.ones(length, columns, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, columns)
         encoding = distance_encoding(reach, self.size.width, x.device).to(x.dtype)  # (S + 1, C)
+        encoding = padded(encoding, self.size.width, columns + 1 + room(columns + 1, x))
         seen = []
         for layer, earlier in zip(self.layers, memory, strict=True):
             seen.append(x)
@@ -116,7 +118,7 @@ class TransformerXL(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the word after each: (..., C) -> (..., vocabulary)."""
-        scores = F.linear(hidden, self.embedding.weight)
+        scores = F.linear(padded(hidden, self.embedding.weight.shape[-1]), self.embedding.weight)
         return scores + self.softmax_bias.to(scores.dtype)  # so that autocast's half precision stays one
 
 
@@ -127,9 +129,7 @@ class Layer(nn.Module):
         super().__init__()
         self.attention = RelativeAttention(size)
         self.norm1 = nn.LayerNorm(size.width)
-        self.feedforward = nn.Sequential(
-            nn.Linear(size.width, size.inner), nn.ReLU(), nn.Linear(size.inner, size.width)
-        )
+        self.feedforward = nn.Sequential(Linear(size.width, size.inner), nn.ReLU(), Linear(size.inner, size.width))
         self.norm2 = nn.LayerNorm(size.width)
 
     def forward(self, x: Tensor, memory: Tensor, encoding: Tensor, future: Tensor) -> Tensor:
@@ -146,11 +146,11 @@ class RelativeAttention(nn.Module):
         self.heads = size.heads
         self.scale = size.head_size**-0.5
         channels = size.heads * size.head_size
-        self.query = nn.Linear(size.width, channels, bias=False)
-        self.key = nn.Linear(size.width, channels, bias=False)
-        self.value = nn.Linear(size.width, channels, bias=False)
-        self.distance = nn.Linear(size.width, channels, bias=False)
-        self.output = nn.Linear(channels, size.width, bias=False)
+        self.query = Linear(size.width, channels, bias=False)
+        self.key = Linear(size.width, channels, bias=False)
+        self.value = Linear(size.width, channels, bias=False)
+        self.distance = Linear(size.width, channels, bias=False)
+        self.output = Linear(channels, size.width, bias=False)
         self.content_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # u
         self.distance_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # v
         self.probabilities = nn.Identity()  # where `attach` finds them
@@ -160,14 +160,13 @@ class RelativeAttention(nn.Module):
         query = self._by_head(self.query(x))  # (N, heads, T, D)
         key, value = self._by_head(self.key(known)), self._by_head(self.value(known))  # (N, heads, S, D)
         distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
-        # Compiled for a GPU all rows are padded: keys and values to the columns of `future`, distances beyond that.
+        # Compiled for a GPU all rows are padded, keys and values to the columns of `future`; distances are already.
         reach, columns, head_size = known.shape[1], future.shape[1], query.shape[-1]
-        channels = head_size + spare(head_size, x)
-        distances = columns + 1 + spare(columns + 1, x)
+        channels = head_size + room(head_size, x)
         content = padded((query + self.content_bias) * self.scale, channels) @ padded(key, channels, columns).mT
         # All samples are scored by the same distances: as rows of one product, not each in a product of its own.
         rows = padded((query + self.distance_bias) * self.scale, channels).transpose(0, 1).flatten(1, 2)
-        by_distance = rows @ padded(distance, channels, distances).mT  # (heads, N * T, distances)
+        by_distance = rows @ padded(distance, channels).mT  # (heads, N * T, S + 1)
         if fused(x):
             probabilities = relative_softmax(content, by_distance, reach - x.shape[1])
         else:
@@ -212,15 +211,6 @@ def fused(x: Tensor) -> bool:
     return x.is_cuda and torch.compiler.is_compiling()
 
 
-def spare(length: int, x: Tensor) -> int:
-    """How many more make it a multiple of 8, in code compiled for a GPU; else none, since to pad costs a pass.
-
-    Tensor cores are slow on rows that are no multiple of 16 bytes.
-    """
-    return -length % 8 if fused(x) else 0
-
-
-def padded(h: Tensor, channels: int, tokens: int | None = None) -> Tensor:
-    """Zeros behind the last channel and behind the last token, where there are fewer than so many; (..., T, C)."""
-    more = (0, channels - h.shape[-1], 0, 0 if tokens is None else tokens - h.shape[-2])
-    return F.pad(h, more) if any(more) else h
+def room(length: int, x: Tensor) -> int:
+    """How many values to pad a row by in code compiled for a GPU; elsewhere none, since to pad costs a pass."""
+    return spare(length) if fused(x) else 0

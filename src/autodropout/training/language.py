@@ -73,6 +73,7 @@ class LanguageTraining:
     evaluate_every: int  # steps
     evaluation_batch: int  # rows
     evaluation_memory: int  # words
+    warmup: int = 0  # steps in which the learning rate rises; the paper has none
     evaluation_words: int | None = None  # of the validation and test texts only so many, from their beginning
     training_words: int | None = None  # of the training text, likewise
     data: Path | None = None  # the folder of datasets
@@ -86,7 +87,7 @@ class LanguageTraining:
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("state_value", "state_difference", "evaluation_memory"):
+        for name in ("state_value", "state_difference", "evaluation_memory", "warmup"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
@@ -111,6 +112,7 @@ class LanguageTraining:
             evaluate_every=30,
             evaluation_memory=16,
             evaluation_words=4_000,
+            warmup=self.warmup // 20,
         )
 
     def fit(self, regularizer: Regularizer, rate: float, seed: int, run: Run = Run()) -> Scores:  # noqa: B008 (frozen)
@@ -228,6 +230,7 @@ class LanguageTraining:
             floor=self.lr_after_cosine / self.lr,
             constant=self.lr_constant / self.lr,
             share=self.cosine_share,
+            warmup=self.warmup,
         )
 
     @property

@@ -142,7 +142,7 @@ class Crowd:
                 self._noise = torch.compile(self._noise, dynamic=False)
             self._adam = StackedAdam(self.stack, training.clip)
 
-            # What a training's length changes lies in these two, so that one crowd serves trainings of any length.
+            # What length and schedule change lies in these two, so that one crowd serves trainings with any of them.
             self.longest = max(training.steps, LONGEST)
             self._lr = torch.zeros(self.longest, dtype=torch.float64, device=where)
             self._averages_from = torch.zeros((), dtype=torch.int64, device=where)
@@ -309,8 +309,10 @@ _warm: dict[tuple[LanguageTraining, Run, bool], Crowd] = {}
 
 
 def warm_crowd(training: LanguageTraining, run: Run, children: int, *, dropping: bool) -> Crowd:
-    """The crowd of the last call, where it was the same, but for the length, and had room; else a new one."""
-    key = (replace(training, steps=1, evaluate_every=1), replace(run, report=None), dropping)
+    """The crowd of the last call, where it was the same, but for length and schedule, and had room; else a new one."""
+    any_schedule = {"lr": 1.0, "lr_after_cosine": 1.0, "lr_constant": 1.0, "cosine_share": 1.0, "warmup": 0}
+    same = replace(training, steps=1, evaluate_every=1, **any_schedule)
+    key = (same, replace(run, report=None), dropping)
     if key not in _warm or _warm[key].children < children or _warm[key].longest < training.steps:
         _warm.clear()
         gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle

@@ -24,8 +24,7 @@ def warmup_cosine(warmup: int, steps: int) -> Schedule:
     The paper's schedule for translation (its appendix "Machine Translation").
     """
     _check_steps(steps)
-    if not 0 <= warmup < steps:
-        raise ValueError(f"warmup must lie in [0, {steps}), the number of steps, got {warmup}")
+    _check_warmup(warmup, steps)
 
     def factor(step: int) -> float:
         if step < warmup:
@@ -35,19 +34,25 @@ def warmup_cosine(warmup: int, steps: int) -> Schedule:
     return factor
 
 
-def cosine_then_constant(steps: int, *, floor: float, constant: float, share: float = 0.8) -> Schedule:
+def cosine_then_constant(steps: int, *, floor: float, constant: float, share: float = 0.8, warmup: int = 0) -> Schedule:
     """From 1 along half a cosine to `floor` during the first `share` of the steps, then `constant`.
 
     The paper's schedule for language models (its appendix "Language Model"): 3e-4 falls to 1e-4 in 80% of the
     training and stays at 5e-5 for the rest, that is floor=1/3, constant=1/6. The last fifth is where weights are
-    averaged.
+    averaged. During `warmup` steps, which the paper does not have, the rate also rises in a straight line.
     """
     _check_steps(steps)
+    _check_warmup(warmup, steps)
     for name, value in (("floor", floor), ("constant", constant)):
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"{name} must lie in [0, 1], a factor of the highest rate, got {value}")
     turn = first_step_after(share, steps)
-    return lambda step: floor + (1.0 - floor) * _half_cosine(step / turn) if step < turn else constant
+
+    def factor(step: int) -> float:
+        risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        return risen * (floor + (1.0 - floor) * _half_cosine(step / turn) if step < turn else constant)
+
+    return factor
 
 
 def first_step_after(share: float, steps: int) -> int:
@@ -65,3 +70,8 @@ def _half_cosine(done: float) -> float:
 def _check_steps(steps: int) -> None:
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+
+
+def _check_warmup(warmup: int, steps: int) -> None:
+    if not 0 <= warmup < steps:
+        raise ValueError(f"warmup must lie in [0, {steps}), the number of steps, got {warmup}")

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from autodropout.models.spare import Embedding, Linear, spare
 from autodropout.patterns.bits import on_gpu
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, which ClippedAdam has too
@@ -34,18 +35,23 @@ class Stack:
     memory, but for linear layers and embeddings in bfloat16, of which they are copies. `averages` are a second set of
     float32.
 
-    Matrices of linear layers lie in memory as their gradients come out of a product: by input, then by output.
+    Matrices of linear layers lie in memory as their gradients come out of a product: by input, then by output. Where
+    there are copies they have spare rows and columns, if the layer knows how to deal with them (`models/spare.py`).
     """
 
     def __init__(self, model: nn.Module, children: int, device: torch.device, *, half: bool) -> None:
         linear, embeddings = _parameters(model, nn.Linear), _parameters(model, nn.Embedding)
+        widened = _parameters(model, (Linear, Embedding)) if half else set()
         self.children = children
         self.weights: dict[str, Tensor] = {}
         self.copies: dict[str, Tensor | None] = {}
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         for name, parameter in model.named_parameters():
+            shape = list(parameter.shape)
             transposed = id(parameter) in linear and parameter.dim() == 2
-            shape = parameter.mT.shape if transposed else parameter.shape
-            weight = torch.zeros((children, *shape), dtype=torch.float32, device=device)
+            if parameter.dim() == 2 and id(parameter) in widened:
+                shape = [shape[0] + (spare(shape[0]) if transposed else 0), shape[1] + spare(shape[1])]
+            weight = torch.zeros((children, *(reversed(shape) if transposed else shape)), device=device)
             self.weights[name] = weight.mT if transposed else weight  # (K, ...)
             copied = half and id(parameter) in linear | embeddings
             self.copies[name] = self.weights[name].to(torch.bfloat16) if copied else None
@@ -58,14 +64,16 @@ class Stack:
     @torch.no_grad()
     def put(self, number: int, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Give a child these weights."""
+        own = self.child(number)
         for name, parameter in parameters:
-            self.weights[name][number].copy_(parameter)
+            own[name].copy_(parameter)
             if (copy := self.copies[name]) is not None:
-                copy[number].copy_(parameter)
+                copy[number].copy_(self.weights[name][number])
 
     def child(self, number: int) -> dict[str, Tensor]:
         """One child's weights by name, as views."""
-        return {name: weight[number] for name, weight in self.weights.items()}
+        inside = {name: tuple(map(slice, shape)) for name, shape in self._shapes.items()}
+        return {name: weight[number][inside[name]] for name, weight in self.weights.items()}
 
     @torch.no_grad()
     def average(self, number: Tensor) -> None:
@@ -75,8 +83,8 @@ class Stack:
             self.averages[name].lerp_(weight, share.to(weight.dtype))
 
 
-def _parameters(model: nn.Module, kind: type[nn.Module]) -> set[int]:
-    """Their ids, of all modules of one kind."""
+def _parameters(model: nn.Module, kind: type[nn.Module] | tuple[type[nn.Module], ...]) -> set[int]:
+    """Their ids, of all modules of a kind."""
     return {id(own) for module in model.modules() if isinstance(module, kind) for own in module.parameters()}
 
 

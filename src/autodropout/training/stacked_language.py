@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from autodropout.layers import Drop
+from autodropout.models.spare import Embedding, padded
 from autodropout.models.transformer_xl import TransformerXL
 from autodropout.training.language import Objective
 from autodropout.training.noise import drops
@@ -105,7 +106,7 @@ class StackedLanguage:
         return stacked
 
 
-class LookedUp(nn.Embedding):
+class LookedUp(Embedding):
     """A model's embedding, unless it is given the rows of the words that it will be asked for.
 
     Then they have a gradient of their own (`word_rows.add_rows`), and are of float32 where the weights are copies.
@@ -117,7 +118,7 @@ class LookedUp(nn.Embedding):
         self.rows: Tensor | None = None
 
     def forward(self, words: Tensor) -> Tensor:
-        return super().forward(words) if self.rows is None else self.rows
+        return super().forward(words) if self.rows is None else self.rows[..., : self.embedding_dim]
 
 
 def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -126,7 +127,8 @@ def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tens
     The weights come first in the product, so that their gradient comes out of one in the order of the embedding. As
     `F.linear` it would come out transposed under `vmap`, and be turned over at the cost of four passes.
     """
-    scores = model.embedding.weight @ hidden.flatten(0, -2).mT  # (vocabulary, words)
+    table = model.embedding.weight  # (vocabulary, C, or some more)
+    scores = table @ padded(hidden.flatten(0, -2), table.shape[-1]).mT  # (vocabulary, words)
     nats: Tensor = word_nats(scores, model.softmax_bias, targets.flatten())[0]
     return nats.mean()
 
