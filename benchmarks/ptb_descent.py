@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for lr, warmup in DESCENTS[:2] if piece.smoke else DESCENTS:
         name = f"{args.training}, learning rate {lr:g}, warm-up {warmup}"
         TRAININGS[name] = partial(descending, args.training, lr, warmup)
+        if rows:
+            Piece.ready = name, piece.together  # the crowd of the row before serves this one, too
         found = rewards_of(piece.train("descent", name, args.steps, children))
         row = judge(children, perplexities(found), by_frequency(piece.training(name, args.steps)))
         rows.append({"lr": lr, "warmup": warmup} | row)

@@ -81,7 +81,8 @@ SMALL_RATE = 0.1
 def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
     """A small Transformer-XL on Penn Treebank, 6 million parameters: nothing of it is the paper's.
 
-    It has no dropout but a policy's, so that a search sees all of what a policy is worth, and no penalties.
+    It has no dropout but a policy's, so that a search sees all of what a policy is worth, and no penalties. Without a
+    warm-up most of its children learn how frequent words are, and nothing else (`benchmarks/ptb_descent.py`).
     """
     return LanguageTraining(
         corpus="ptb",
@@ -100,6 +101,7 @@ def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
         evaluate_every=max(1, steps // 8),
         evaluation_batch=16,
         evaluation_memory=70,
+        warmup=min(200, steps // 10),
     )
 
 
