@@ -17,6 +17,7 @@ from autodropout.models.transformer_xl import (
     VariationalDropout,
     aligned,
     distance_encoding,
+    fuse,
 )
 from autodropout.recipes.language import TRANSFORMER_XL
 from autodropout.spaces import TRANSFORMER_SITES
@@ -111,23 +112,36 @@ def test_it_computes_its_formulas(length: int, before: int) -> None:
         assert torch.equal(hidden, model(text(2, length))[0]), "no memory and an empty one are the same"
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("length", "before"), [(4, 0), (3, 5), (7, 2), (9, 0)])
-def test_compiled_for_a_gpu_it_is_the_same(length: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its hidden states, its gradients, and what a site of a policy is given."""
-    model, tokens, given = network(), text(2, length), []
+def test_compiled_for_a_gpu_it_is_the_same(
+    length: int, before: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hidden states and gradients, also with a mask on the probabilities that are not made there."""
+    model, tokens = network().train(), text(2, length)
     memory = torch.randn(2, 2, before, 8, dtype=torch.float64)
-    for layer in model.layers:
-        layer.attention.probabilities.register_forward_hook(lambda module, args, out: given.append(out.detach()))
+    drops: list[Drop | None] = [None] * len(model.layers)
+    if masked:
+        pattern = ad.SequencePattern(size=20, stride=10, share_t=False, share_c=False)
+        policy = ad.TransformerPolicy(sites={"attention.probabilities": pattern})
+        on = ad.attach(model, policy, rate=0.4, example=(text(1, 2), memory[:, :1]), live=True)
+        on.draw_from(torch.tensor(5))
+        drops = [bound.drop for bound in on.sites if bound.role == "attention.probabilities"]
 
     def everything() -> list[Tensor]:
-        given.clear()
         hidden, _ = model(tokens, memory)
-        return [hidden, *given, *torch.autograd.grad(hidden.square().sum(), list(model.layers.parameters()))]
+        return [hidden, *torch.autograd.grad(hidden.square().sum(), list(model.layers.parameters()))]
 
     plain = everything()
-    monkeypatch.setattr(transformer_xl, "fused", lambda x: True)
-    torch.testing.assert_close(everything(), plain, rtol=1e-3, atol=1e-5)  # a softmax in float32
-    assert given[0].shape[-1] == before + length
+    fuse(model, drops)
+    assert all(map(torch.equal, everything(), plain)), "not compiled, it is as it was"
+    monkeypatch.setattr(transformer_xl, "compiled_for_gpu", lambda x: True)
+    fused = everything()
+    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)  # encodings: float32
+    assert not torch.equal(fused[0], plain[0]), "another path"
+    if masked:
+        on.set_rate(0.0)
+        assert (everything()[0] - fused[0]).abs().max() > 1e-3, "the mask is there"
 
 
 def test_encodings() -> None:

@@ -13,8 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from autodropout.models import relative_softmax_kernel
-from autodropout.patterns.kernels import apply, conv, sequence
+from autodropout.models import relative_attention_backward_kernel, relative_attention_kernel
+from autodropout.patterns.kernels import apply, by_head, conv, sequence
 from autodropout.training import adam_kernel, word_nats_kernel, word_rows_kernel
 
 TYPES = {
@@ -44,7 +44,8 @@ def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, nu
     key = (kernel.__name__, tuple(signature.items()), tuple(sorted(places.items())))
     if key not in compiled:
         source = ASTSource(fn=kernel, signature=signature, constexprs=places, attrs={})
-        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+        options = {name: kwargs[name] for name in ("num_stages", "maxnreg") if name in kwargs}
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options | {"num_warps": num_warps})
         assert built.asm["cubin"]
         compiled.add(key)
 
@@ -83,9 +84,25 @@ def compile_others(dtype: torch.dtype) -> None:
     scores, bias, targets = torch.empty(3, 1000, 112, dtype=dtype), torch.empty(3, 1000), torch.zeros(112).long()
     nats, logs = word_nats_kernel.forward(scores, bias, targets)
     word_nats_kernel.backward(nats, scores, bias, targets, logs)
-    content, by_distance = torch.empty(2, 3, 2, 70, 72, dtype=dtype), torch.empty(2, 2, 210, 80, dtype=dtype)
-    probabilities = relative_softmax_kernel.forward(content, by_distance, 0)
-    relative_softmax_kernel.backward(probabilities, probabilities, 80, 0)
+    for heads, size in ((10, 38), (8, 32), (3, 5)):
+        h = torch.empty(2, 3, 70, 384, dtype=dtype)[..., : heads * size]
+        bits = torch.zeros(2, 3, heads, 70, -(-size // 8), dtype=torch.uint8)
+        by_head.put_by_head(h, bits, torch.empty(2), heads)
+    compile_attention(dtype, 2, 32, 70, 70, True)
+    if dtype == torch.bfloat16:
+        compile_attention(dtype, 3, 38, 70, 140, True)
+        compile_attention(dtype, 1, 5, 9, 12, False)
+
+
+def compile_attention(dtype: torch.dtype, heads: int, size: int, length: int, reach: int, masked: bool) -> None:
+    query = torch.empty(2, 3, length, heads * size + 4, dtype=dtype)[..., :-4]
+    key = torch.empty(2, 3, reach, heads * size + 4, dtype=dtype)[..., :-4]
+    by_distance = torch.empty(2, heads, 3 * length, reach + 4, dtype=dtype)
+    bits = torch.zeros(2, 3, heads, length, (reach + 7) // 8, dtype=torch.uint8)
+    mask = (bits, torch.empty(2)) if masked else (None, None)
+    inputs = query, key, key, by_distance, *mask
+    context, logs = relative_attention_kernel.forward(*inputs, heads, reach - length)
+    relative_attention_backward_kernel.backward(context, *inputs, context, logs, heads, reach - length)
 
 
 if __name__ == "__main__":

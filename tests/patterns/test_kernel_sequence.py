@@ -70,11 +70,16 @@ SHAPES = st.tuples(
     shape=SHAPES,
     programs=st.sampled_from([1, 4, 4096]),
 )
-@example([(DROPOUT, 1.0, 3)], 0, (1, 3, 270), 4096)  # bytes, in five blocks of 8, with padding bits
-@example([(DROPOUT, 0.2, 3)], 0, (1, 3, 1056), 4096)  # words of 32, in five blocks of 8
+@example([(DROPOUT, 1.0, 3)], 0, (1, 3, 270), 4096)  # bytes, with padding bits
+@example([(DROPOUT, 0.2, 3)], 0, (1, 3, 1056), 4096)  # words, of which a line's last unit has one alone
+@example([(DROPOUT, 0.5, 3), (Runs(3, 1), 0.5, 4)], 0, (2, 5, 9, 38), 4096)  # a line is a unit of 5 bytes
+@example([(Runs(3, 1, share_c=True), 0.5, 3)], 0, (2, 2, 9, 38), 4096)
+@example([(Runs(3, 1, share_t=True), 0.5, 3)], 0, (2, 2, 9, 140), 4096)  # units of 6 bytes
+@example([(DROPOUT, 0.5, 3)], 0, (2, 9, 380), 1)  # words, with padding bits
+@example([(DROPOUT, 0.5, 3)], 0, (2, 9, 900), 4)  # bytes, and the last unit has one alone
 @example([(DROPOUT, 0.5, 3)], 0, (2, 2, 33, 3), 1)  # hashes that serve several lines
 @example([(DROPOUT, 0.75 * 2**-16, 3)], 0, (1, 64, 1024), 4)  # a rate that is rounded up, where two values are dropped
-@example([(Runs(3, 2, share_t=True), 0.5, 3)], 0, (1, 9, 1024), 4)  # three programs of three steps
+@example([(Runs(3, 2, share_t=True), 0.5, 3)], 0, (1, 9, 1024), 4)  # two units of lanes that have nothing to do
 @settings(max_examples=100, deadline=None)
 def test_bits_and_count_are_the_plain_ones(children, stream, shape, programs) -> None:
     """For children side by side, however many programs share a sequence."""

@@ -8,7 +8,7 @@ import torch
 from language_tools import curves_alone, curves_together, everywhere, small, write_text
 from torch._dynamo.utils import counters
 
-from autodropout.models.relative_softmax import relative_softmax, relative_softmax_backward
+from autodropout.models.relative_attention import relative_attention, relative_attention_backward
 from autodropout.models.transformer_xl import TransformerXLSize
 from autodropout.training import language_crowd
 from autodropout.training.language import LanguageTraining
@@ -83,13 +83,27 @@ def test_the_kernels_of_a_step_are_the_plain_operations() -> None:
     add_rows(gradient, rows, read)
     torch.testing.assert_close(found.cpu(), gradient, rtol=1e-2, atol=1e-2)
 
-    content, by_distance = torch.randn(2, 3, 4, 70, 144).bfloat16(), torch.randn(2, 4, 210, 152).bfloat16()
-    shares = relative_softmax(content, by_distance, 70)
-    torch.testing.assert_close(relative_softmax(content.cuda(), by_distance.cuda(), 70).cpu(), shares)
-    gradient = torch.randn_like(shares)
-    found = relative_softmax_backward(gradient.cuda(), shares.cuda(), 152, 70)
-    expected = relative_softmax_backward(gradient, shares, 152, 70)
-    torch.testing.assert_close([one.cpu() for one in found], list(expected), rtol=1e-2, atol=1e-4)
+
+@pytest.mark.parametrize(("heads", "size", "before"), [(3, 38, 70), (4, 32, 0)])
+def test_the_kernels_of_attention_are_the_plain_operations(heads: int, size: int, before: int) -> None:
+    """In bfloat16, in rows that lie apart; the same twice."""
+    length, reach = 70, 70 + before
+    query, key, value, gradient = (
+        torch.randn(2, 3, tokens, heads * size + 4).bfloat16()[..., : heads * size]
+        for tokens in (length, reach, reach, length)
+    )
+    query = query * size**-0.5
+    by_distance = torch.randn(2, heads, 3 * length, reach + 8 - reach % 8).bfloat16()
+    bits = torch.randint(256, (2, 3, heads, length, (reach + 7) // 8), dtype=torch.uint8)
+    inputs, sizes = (query, key, value, by_distance, bits, torch.tensor([1.5, 2.0])), (heads, before)
+    there = tuple(value.cuda() for value in inputs)
+    expected = relative_attention(*inputs, *sizes)
+    found = relative_attention(*there, *sizes)
+    torch.testing.assert_close([one.cpu() for one in found], list(expected), rtol=2e-2, atol=2e-2)
+    expected = relative_attention_backward(gradient, *inputs, *expected, *sizes)
+    found, again = (relative_attention_backward(gradient.cuda(), *there, *found, *sizes) for _ in range(2))
+    assert all(map(torch.equal, found, again))
+    torch.testing.assert_close([one.cpu() for one in found], list(expected), rtol=2e-2, atol=5e-2)
 
 
 def test_a_second_job_compiles_and_captures_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

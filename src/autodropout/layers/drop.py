@@ -129,6 +129,16 @@ class Drop:
     def __call__(self, h: Tensor) -> Tensor:
         return self.acting_as(self.rule, h)
 
+    def bits(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The packed mask that a call would put on `h`, of which only the shape matters, and how many values it keeps.
+
+        Of a live drop that is told where its seeds come from.
+        """
+        assert self.live
+        assert self.noise is not None
+        assert isinstance(self.rule, PatternRule)
+        return self.rule.bits(h, self.tokens, self.rate, self.noise, stream(self.site))
+
     def acting_as(self, rule: Rule, h: Tensor) -> Tensor:
         """`h` under another rule at this rate and with this site's draws."""
         if not self.active or h.numel() == 0:

@@ -26,16 +26,18 @@ Decided here, since neither paper says it and the released code has no Penn Tree
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autodropout.layers import DropLayer, rules
-from autodropout.models.relative_softmax import aligned, relative_softmax
+from autodropout.layers import Drop, DropLayer, rules
+from autodropout.layers.drop import scale_of
+from autodropout.models.relative_attention import aligned, relative_attention
 from autodropout.models.spare import Embedding, Linear, padded, spare
+from autodropout.patterns.bits import compiled_for_gpu
 
 INITIAL_DEVIATION = 0.02
 EMBEDDING_SITE, SOFTMAX_SITE = -2, -3  # whose masks are not those of any site that `attach` numbers: 0, 1, ...
@@ -97,10 +99,9 @@ class TransformerXL(nn.Module):
             memory = x.new_zeros(len(self.layers), len(x), 0, self.size.width)
         length, before = x.shape[1], memory.shape[2]
         reach = before + length
-        columns = reach + room(reach, x)  # S and some that nobody sees
-        future = torch.ones(length, columns, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, columns)
+        future = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(before + 1)  # (T, S)
         encoding = distance_encoding(reach, self.size.width, x.device).to(x.dtype)  # (S + 1, C)
-        encoding = padded(encoding, self.size.width, columns + 1 + room(columns + 1, x))
+        encoding = padded(encoding, self.size.width, reach + 1 + room(reach + 1, x))
         seen = []
         for layer, earlier in zip(self.layers, memory, strict=True):
             seen.append(x)
@@ -154,28 +155,46 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # u
         self.distance_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # v
         self.probabilities = nn.Identity()  # where `attach` finds them
+        self.fuses = False
+        self.drop: Drop | None = None
 
     def forward(self, x: Tensor, memory: Tensor, encoding: Tensor, future: Tensor) -> Tensor:
         known = torch.cat((memory, x), 1)  # (N, S, C)
-        query = self._by_head(self.query(x))  # (N, heads, T, D)
-        key, value = self._by_head(self.key(known)), self._by_head(self.value(known))  # (N, heads, S, D)
-        distance = self._by_head(self.distance(encoding))  # (heads, S + 1, D)
-        # Compiled for a GPU all rows are padded, keys and values to the columns of `future`; distances are already.
-        reach, columns, head_size = known.shape[1], future.shape[1], query.shape[-1]
-        channels = head_size + room(head_size, x)
-        content = padded((query + self.content_bias) * self.scale, channels) @ padded(key, channels, columns).mT
-        # All samples are scored by the same distances: as rows of one product, not each in a product of its own.
-        rows = padded((query + self.distance_bias) * self.scale, channels).transpose(0, 1).flatten(1, 2)
-        by_distance = rows @ padded(distance, channels).mT  # (heads, N * T, S + 1)
-        if fused(x):
-            probabilities = relative_softmax(content, by_distance, reach - x.shape[1])
-        else:
-            by_query = torch.unflatten(by_distance, 1, (len(x), -1)).transpose(0, 1)  # (N, heads, T, distances)
-            probabilities = (content + aligned(by_query)).masked_fill(future, -torch.inf).softmax(-1)
-        probabilities = padded(self.probabilities(probabilities[..., :reach]), columns)
-        context = (probabilities @ padded(value, channels, columns))[..., :head_size]  # (N, heads, T, D)
-        output: Tensor = self.output(context.transpose(1, 2).flatten(2))
+        query, key, value = self.query(x), self.key(known), self.value(known)  # (N, T, heads * D), (N, S, heads * D)
+        attend = self._fused if self.fuses and compiled_for_gpu(x) else self._plain
+        output: Tensor = self.output(attend(query, key, value, self.distance(encoding), future))
         return output
+
+    def _plain(self, query: Tensor, key: Tensor, value: Tensor, distance: Tensor, future: Tensor) -> Tensor:
+        by_distance = torch.unflatten(self._by_distance(query, distance), 1, (len(query), -1)).transpose(0, 1)
+        content = (self._by_head(query) + self.content_bias) * self.scale @ self._by_head(key).mT  # (N, heads, T, S)
+        scores = content + aligned(by_distance)[..., : key.shape[1]]
+        probabilities = self.probabilities(scores.masked_fill(future, -torch.inf).softmax(-1))
+        context: Tensor = probabilities @ self._by_head(value)  # (N, heads, T, D)
+        return context.transpose(1, 2).flatten(2)
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, distance: Tensor, future: Tensor) -> Tensor:
+        """The same, with no probabilities in memory: `future` follows from where a query stands."""
+        length, reach = query.shape[1], key.shape[1]
+        bits = scale = None
+        if self.training and self.drop is not None:
+            shape = (len(query), self.heads, length, reach)
+            bits, kept = self.drop.bits(query.new_empty(()).expand(shape))
+            scale = scale_of(torch.full_like(kept, math.prod(shape), dtype=torch.float32), kept)
+        by_content = ((query + self.content_bias.flatten()) * self.scale).to(key.dtype)  # as a product has it
+        by_distance = self._by_distance(query, distance)
+        before = reach - length
+        context: Tensor = relative_attention(by_content, key, value, by_distance, bits, scale, self.heads, before)[0]
+        return context
+
+    def _by_distance(self, query: Tensor, distance: Tensor) -> Tensor:
+        """Scores by distance, (heads, N * T, S + 1), or some more that nobody reads.
+
+        All samples are scored by the same distances: as rows of one product, not each in a product of its own.
+        """
+        rows = (self._by_head(query) + self.distance_bias) * self.scale  # (N, heads, T, D)
+        size = rows.shape[-1] + room(rows.shape[-1], query)
+        return padded(rows.transpose(0, 1).flatten(1, 2), size) @ padded(self._by_head(distance), size).mT
 
     def _by_head(self, h: Tensor) -> Tensor:
         return torch.unflatten(h, -1, (self.heads, -1)).transpose(-3, -2)  # (..., T, heads * D) -> (..., heads, T, D)
@@ -206,11 +225,16 @@ def distance_encoding(longest: int, width: int, device: torch.device | None = No
     return torch.cat((angles.sin(), angles.cos()), 1)
 
 
-def fused(x: Tensor) -> bool:
-    """Whether this is being compiled for a GPU. Else plain operations serve better: `attach` finds sites by them."""
-    return x.is_cuda and torch.compiler.is_compiling()
+def fuse(model: TransformerXL, drops: Sequence[Drop | None]) -> None:
+    """Let code compiled for a GPU make no probabilities: of each layer, a live drop on them acts inside the attention.
+
+    What `attach` has put on the probabilities acts elsewhere, and not there.
+    """
+    for layer, drop in zip(model.layers, drops, strict=True):
+        assert isinstance(layer, Layer)
+        layer.attention.fuses, layer.attention.drop = True, drop
 
 
 def room(length: int, x: Tensor) -> int:
     """How many values to pad a row by in code compiled for a GPU; elsewhere none, since to pad costs a pass."""
-    return spare(length) if fused(x) else 0
+    return spare(length) if compiled_for_gpu(x) else 0

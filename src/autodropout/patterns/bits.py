@@ -42,6 +42,11 @@ def on_gpu(h: Tensor) -> bool:
     return TRITON and h.is_cuda and h.dtype in (torch.float16, torch.bfloat16, torch.float32)
 
 
+def compiled_for_gpu(h: Tensor) -> bool:
+    """Whether this is code that becomes kernels' calls and fused arithmetic: else plain operations serve better."""
+    return on_gpu(h) and torch.compiler.is_compiling()
+
+
 def conv_tokens(pattern: ConvPattern, searched_at: tuple[int, int]) -> list[int]:
     """What a ConvNet pattern says, as integers."""
     limits = (math.radians(pattern.rotate), pattern.shear_x, pattern.shear_y)

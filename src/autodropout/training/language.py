@@ -37,9 +37,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from autodropout.attach import attach, space
 from autodropout.data import Corpus, ptb, wikitext2
 from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
-from autodropout.spaces import Policy, Space
+from autodropout.spaces import Policy, Space, TransformerPolicy
 from autodropout.training.clipped_adam import ClippedAdam
 from autodropout.training.distributed import ranks, seed_rank, share, total, world
+from autodropout.training.fusing import fuse_attention
 from autodropout.training.loop import Loop, Stateful
 from autodropout.training.noise import Noise
 from autodropout.training.run import Regularizer, Report, Run, Scores, identity
@@ -133,8 +134,11 @@ class LanguageTraining:
 
             model = self.build().to(run.where)
             initialize(model.named_parameters(), torch.Generator(run.where).manual_seed(seed))
+            on = None
             if regularizer is not None:
-                attach(model, regularizer, rate=rate, example=example_for(model))
+                live = run.compile and run.where.type == "cuda" and isinstance(regularizer, TransformerPolicy)
+                on = attach(model, regularizer, rate=rate, example=example_for(model), live=live)
+            fuse_attention(model, on)
             forward = run.wrap(Objective(model, self.state_value, self.state_difference), fixed_shapes=True)
             optimizer = ClippedAdam(model, self.lr, self.clip)
             schedule = LambdaLR(optimizer.adam, self.schedule())

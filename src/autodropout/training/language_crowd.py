@@ -44,6 +44,7 @@ from autodropout.models.transformer_xl import initialize
 from autodropout.patterns.bits import sequence_tokens
 from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
 from autodropout.training.children import check_crowd, goes_on
+from autodropout.training.fusing import fuse_attention
 from autodropout.training.graphed import Lane, Work, at
 from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, Objective, example_for
 from autodropout.training.noise import noise_at
@@ -122,6 +123,7 @@ class Crowd:
             model = training.build().to(where)
             sites: list[Drop] = []
             self._roles: list[str] = []
+            on = None
             if dropping:
                 space = training.space()
                 nothing = space.decode((0,) * len(space.tokens))
@@ -129,6 +131,7 @@ class Crowd:
                 sites = [bound.drop for bound in on.sites if bound.drop is not None]
                 self._roles = [bound.role for bound in on.sites]
                 assert len(sites) == len(self._roles), "a live attachment has a drop at every site"
+            fuse_attention(model, on)
             objective = Objective(model, training.state_value, training.state_difference, cross_entropy)
             half = run.precision == "bfloat16"
             self.stack = Stack(objective, children, where, half=half)
@@ -310,9 +313,8 @@ _warm: dict[tuple[LanguageTraining, Run, bool], Crowd] = {}
 
 def warm_crowd(training: LanguageTraining, run: Run, children: int, *, dropping: bool) -> Crowd:
     """The crowd of the last call, where it was the same, but for length and schedule, and had room; else a new one."""
-    any_schedule = {"lr": 1.0, "lr_after_cosine": 1.0, "lr_constant": 1.0, "cosine_share": 1.0, "warmup": 0}
-    same = replace(training, steps=1, evaluate_every=1, **any_schedule)
-    key = (same, replace(run, report=None), dropping)
+    same = replace(training, steps=1, evaluate_every=1, lr=1.0, lr_after_cosine=1.0, lr_constant=1.0, warmup=0)
+    key = (replace(same, cosine_share=1.0), replace(run, report=None), dropping)
     if key not in _warm or _warm[key].children < children or _warm[key].longest < training.steps:
         _warm.clear()
         gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle

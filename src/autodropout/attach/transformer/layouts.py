@@ -10,6 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from autodropout.layers.drop import Drop, scale_of
+from autodropout.layers.rules import SequenceRule
+from autodropout.patterns.bits import compiled_for_gpu
+from autodropout.patterns.by_head import put_by_head
+
 
 class Layout(Protocol):
     def apply(self, drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor: ...
@@ -43,6 +48,11 @@ class Heads:
     time_first: bool = False
 
     def apply(self, drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
+        if isinstance(drop, Drop) and compiled_for_gpu(h) and self._is_all_of(h) and _has_bits(drop, h):
+            bits, kept = drop.bits(torch.unflatten(h, -1, (self.count, self.size)).transpose(1, 2))
+            scale = scale_of(torch.full_like(kept, h.numel(), dtype=torch.float32), kept)
+            masked: Tensor = put_by_head(h, bits, scale, self.count)
+            return masked
         x = h.transpose(0, 1) if self.time_first else h  # (N, T, C)
         if self.stride == self.size:
             length = self.count * self.size
@@ -54,6 +64,10 @@ class Heads:
             before, mine, after = torch.split(x, [self.offset, self.size, self.stride - self.offset - self.size], -1)
             y = torch.cat((before, self._drop(drop, mine), after), -1).flatten(2)
         return y.transpose(0, 1) if self.time_first else y
+
+    def _is_all_of(self, h: Tensor) -> bool:
+        """Whether `h` is (N, T, heads * D), and nothing else."""
+        return not self.time_first and self.stride == self.size and self.count * self.size == h.shape[-1]
 
     @staticmethod
     def _drop(drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
@@ -98,6 +112,12 @@ class Weights:
 
     def apply(self, drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
         return drop(h) if h.dim() == 4 else drop(torch.unflatten(h, 0, (-1, self.heads))).flatten(0, 1)
+
+
+def _has_bits(drop: Drop, h: Tensor) -> bool:
+    """Whether a mask for `h` is still to be made, and can be had apart from being put on."""
+    here = drop.noise is not None and drop.rate.device == h.device
+    return here and drop.live and drop.ready is None and isinstance(drop.rule, SequenceRule) and h.numel() > 0
 
 
 def shown(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Packed masks in Triton: the kernels behind `patterns/bits.py` on a GPU.
+"""Packed masks in Triton: the kernels behind `patterns/bits.py` and `patterns/by_head.py` on a GPU.
 
     draw (one lane a unit)  -->  cover (one lane a byte of cells)  -->  apply (forward and backward)
     who is hit, and where        eight cells to a byte, and their      read, mask, scale, write

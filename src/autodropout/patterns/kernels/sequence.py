@@ -1,16 +1,19 @@
 """Packed sequence masks (see `patterns/sequence.py` for what is computed, `patterns/bits.py` for the layout).
 
-One kernel. A program is one warp that walks along the tokens of one row, that is of one sample, or of one head of it. A
-lane makes the bits of 32 neighbouring channels, or of 8 where lines are no multiple of 32 channels.
-1. A hash of 64 bits serves four channels, and from one hash to the next the counter advances by an addition. With
-   comparing, packing and counting, a value takes 10 instructions of compute capability 9.0, of which 7 are for its
-   integer pipe; 17 where lanes make 8 bits, 22 where lines are no multiple of 4 and a hash serves two of them.
-2. Whether a token is covered, and which run it lies in, is one division a token and lane.
-3. Shared along channels, a token is hashed once a lane; a pattern of size 0 hashes nothing.
+One kernel. A lane makes a unit of some neighbouring bytes of one line, that is of one token's channels; units are
+counted through a child's lines one after another, so that short lines leave no lane idle.
+1. How long a unit is depends on the line: long enough for what a unit takes at once to be small beside its values, and
+   such that little is computed behind the line's last channel. A line of 38 channels is one unit of 5 bytes.
+2. A hash of 64 bits serves four channels, and from one hash to the next the counter advances by an addition. Where
+   lines are no multiple of 4 channels, a hash serves two of them: by halves where they are a multiple of 2, else by
+   shifts. All in all a value takes 11 instructions of compute capability 9.0 in lines of 1024 channels, 12 in lines of
+   140 or 900, 14 in lines of 38; and a program takes 270 before its first.
+3. Whether a token is covered, and which run it lies in, is found for each unit, and so is where its row's runs start.
+4. Shared along channels, a unit is hashed once; a pattern of size 0 hashes nothing.
 """
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 import torch
 import triton
@@ -20,8 +23,9 @@ from torch import Tensor
 from autodropout.patterns.kernels.hash import GOLDEN, mix, ones, threshold
 
 STARTS = tl.constexpr(0x5DEECE66D)  # as in patterns/sequence.py
-VALUES = 1024  # of a program, at once: 32 to a lane
-PROGRAMS = 4096  # about: they fill a large GPU once, and of a large tensor have enough to do to forget their beginning
+LANES = 128  # of a program
+PROGRAMS = 1024  # about: they fill a large GPU once, and of a large tensor have enough to do to forget their beginning
+OF_BYTE, OF_UNIT = 68, 130  # instructions, about, that a byte takes and that a unit takes at once
 
 
 def sequence_bits(
@@ -30,25 +34,28 @@ def sequence_bits(
     """`bits.sequence_bits` on a GPU."""
     *leading, length, channels = shape
     row_bytes = triton.cdiv(channels, 8)
-    assert length * row_bytes < 2**31, "a row of more than 16 gigavalues"
-    assert prod(leading) * length < 2**31, "a child of more than 2 billion tokens"
     bits = torch.empty((*seed.shape, *leading, length, row_bytes), dtype=torch.uint8, device=seed.device)
     kept = torch.full(seed.shape, prod(shape), dtype=torch.int64, device=seed.device)
     if bits.numel() == 0:
         return bits, kept
-    unit = 32 if channels % 32 == 0 else 8
-    units = triton.cdiv(channels, unit)
-    # Of the widths whose memory traffic is good, the one that leaves the fewest lanes idle behind the last channel.
-    wide = min((32, 16, 8), key=lambda w: triton.cdiv(units, w) * w) if units > 8 else triton.next_power_of_2(units)
-    high = VALUES // unit // wide
-    rows, blocks, tiles = seed.numel() * prod(leading), triton.cdiv(units, wide), triton.cdiv(length, high)
-    steps = triton.cdiv(tiles, max(1, min(tiles, PROGRAMS // (rows * blocks))))
-    _draw[(rows, triton.cdiv(tiles, steps), blocks)](
-        tokens.contiguous(), rate.contiguous(), seed.contiguous(),
-        bits.view(torch.int32) if unit == 32 else bits, kept, stream, prod(leading), length, channels, steps,
-        UNIT=unit, ALIGNED=channels % 4 == 0, HIGH=high, WIDE=wide, num_warps=1,
+    unit = unit_bytes(row_bytes)
+    units = triton.cdiv(row_bytes, unit)
+    count = prod(leading) * length * units
+    assert count < 2**31 - PROGRAMS * LANES, "a child of more than 2 billion units"
+    children, tiles = seed.numel(), triton.cdiv(count, LANES)
+    steps = triton.cdiv(tiles, max(1, min(tiles, PROGRAMS // children)))
+    words = unit % 4 == 0 and row_bytes % 4 == 0
+    _draw[(triton.cdiv(tiles, steps), children)](
+        tokens.contiguous(), rate.contiguous(), seed.contiguous(), bits.view(torch.int32) if words else bits, kept,
+        stream, count, length, channels, units, steps,
+        UNIT=unit, EVERY=gcd(channels, 4), WHOLE=channels % (8 * unit) == 0, WORDS=words, LANES=LANES, num_warps=4,
     )  # fmt: skip
     return bits, kept
+
+
+def unit_bytes(row_bytes: int) -> int:
+    """The length of unit by which a line takes the fewest instructions; of equal ones, the longest."""
+    return min(range(8, 0, -1), key=lambda unit: triton.cdiv(row_bytes, unit) * (unit * OF_BYTE + OF_UNIT))
 
 
 @triton.jit
@@ -58,37 +65,57 @@ def _push(packed, draw, limit):
 
 
 @triton.jit
-def _channels(counter, skipped, limit, UNIT: tl.constexpr, ALIGNED: tl.constexpr):
-    """Of UNIT neighbouring draws, a bit for each that is below `limit`.
+def _push_four(packed, four, limit):
+    """The bits of four draws, of which the first comes to lie lowest."""
+    packed = _push(packed, four >> 48, limit)
+    packed = _push(packed, four >> 32, limit)
+    packed = _push(packed, four >> 16, limit)
+    return _push(packed, four, limit)
 
-    They begin behind the lowest `skipped` bits of `counter`'s hash: none where lines are ALIGNED, multiples of 4 long.
+
+@triton.jit
+def _channels(counter, skipped, limit, UNIT: tl.constexpr, EVERY: tl.constexpr):
+    """Of 8 UNIT neighbouring draws, a bit for each that is below `limit`: the first 32, and the others.
+
+    They begin behind the lowest `skipped` bits of `counter`'s hash: any multiple of 16 * EVERY.
     """
-    packed = tl.zeros(counter.shape, tl.uint32)
-    counter += tl.full((), UNIT // 4, tl.uint64) * GOLDEN
+    low = tl.zeros(counter.shape, tl.uint32)
+    high = tl.zeros(counter.shape, tl.uint32)
+    counter += tl.full((), 2 * UNIT, tl.uint64) * GOLDEN
     following = mix(counter)
-    for _ in tl.static_range(UNIT // 4):  # from the last to the first
+    for i in tl.static_range(2 * UNIT):  # from the last to the first
         counter -= GOLDEN
         word = mix(counter)
         four = word
-        if not ALIGNED:
+        if EVERY == 2:
+            four = tl.where(skipped == 0, word, (word >> 32) | (following << 32))
+            following = word
+        elif EVERY == 1:
             four = (word >> skipped) | (following << 1 << (63 - skipped))  # never shifted by 64, which is undefined
             following = word
-        packed = _push(packed, four >> 48, limit)
-        packed = _push(packed, four >> 32, limit)
-        packed = _push(packed, four >> 16, limit)
-        packed = _push(packed, four, limit)
-    return packed
+        if 2 * UNIT - 1 - i < 8:
+            low = _push_four(low, four, limit)
+        else:
+            high = _push_four(high, four, limit)
+    return low, high
+
+
+@triton.jit
+def _lowest(room):
+    """So many bits set, at most 32 and from the lowest on."""
+    return ((1 << tl.minimum(tl.maximum(room, 0), 32).to(tl.uint64)) - 1).to(tl.uint32)
 
 
 # Without specialization: addresses that happen to be multiples of 16 would compile a second kernel for the same shape.
-@triton.jit(do_not_specialize=["tokens", "rate", "seed", "kept", "stream", "rows", "length", "channels", "steps"])
+@triton.jit(
+    do_not_specialize=["tokens", "rate", "seed", "kept", "stream", "count", "length", "channels", "units", "steps"]
+)
 def _draw(
-    tokens, rate, seed, bits, kept, stream: tl.int64, rows, length, channels, steps,
-    UNIT: tl.constexpr, ALIGNED: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    tokens, rate, seed, bits, kept, stream: tl.int64, count, length, channels, units, steps,
+    UNIT: tl.constexpr, EVERY: tl.constexpr, WHOLE: tl.constexpr, WORDS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """A tile is HIGH tokens by WIDE units of UNIT channels; a program makes `steps` of them, one below the other."""
-    child = tl.program_id(0) // rows
-    row = tl.program_id(0) - child * rows
+    """A program makes `steps` times LANES units of UNIT bytes."""
+    child = tl.program_id(1)
     size = tl.load(tokens + child * 4)
     stride = tl.load(tokens + child * 4 + 1)
     share_t = tl.load(tokens + child * 4 + 2) != 0
@@ -96,38 +123,57 @@ def _draw(
     limit = ((threshold(tl.load(rate + child)) + 32768) >> 16).to(tl.int32) - 32768  # draws are read as signed numbers
     seed = (tl.load(seed + child) ^ stream).to(tl.uint64, bitcast=True)
     key = mix(seed)
+    starts = mix(seed ^ STARTS)
 
     period = tl.maximum(size + stride, 1)
     one_run = (stride == 0) & (size >= length)
-    start = ((mix(mix(seed ^ STARTS) + row.to(tl.uint64) * GOLDEN) & 0xFFFFFFFF) * period.to(tl.uint64)) >> 32
-    before = tl.where(one_run, 0, period - start.to(tl.int32))  # tokens of the period that began before the sequence
     slots = tl.where(one_run, 1, (length + period - 1) // period + 1)
-    place = row.to(tl.int64) * tl.where(share_t, slots, length)
+    line_slots = tl.where(share_t, slots, length)  # of draws, that a row has
     width = tl.where(share_c, 1, channels)
-
-    unit = tl.program_id(2) * WIDE + tl.arange(0, WIDE)  # (WIDE,)
-    advance = (unit * (UNIT // 4)).to(tl.uint64) * GOLDEN
-    room = tl.minimum(tl.maximum(channels - unit * UNIT, 0), UNIT)  # how many of its channels are there
-    inside = ((1 << room.to(tl.uint64)) - 1).to(tl.uint32)
-    units = (channels + UNIT - 1) // UNIT
-    line = bits + tl.program_id(0).to(tl.int64) * length * units
-    dropped = tl.zeros((HIGH, WIDE), tl.uint32)
+    row_bytes = (channels + 7) // 8
+    of_child = child.to(tl.int64) * (count // units)
+    dropped = tl.zeros((LANES,), tl.uint32)
     for step in range(steps):
-        token = (tl.program_id(1) * steps + step) * HIGH + tl.arange(0, HIGH)  # (HIGH,)
+        place = ((tl.program_id(0) * steps + step) * LANES + tl.arange(0, LANES)).to(tl.uint32)
+        here = place < count.to(tl.uint32)
+        line = place // units.to(tl.uint32)
+        unit = (place - line * units.to(tl.uint32)).to(tl.int32)
+        row = line // length.to(tl.uint32)
+        token = (line - row * length.to(tl.uint32)).to(tl.int32)
+        start = ((mix(starts + row.to(tl.uint64) * GOLDEN) & 0xFFFFFFFF) * period.to(tl.uint64)) >> 32
+        before = tl.where(one_run, 0, period - start.to(tl.int32))  # tokens of the period that began before the row
         position = (token + before).to(tl.uint32)
         run = position // period.to(tl.uint32)
-        covered = (position - run * period.to(tl.uint32) < size.to(tl.uint32)) & (token < length)
-        index = (place + tl.where(share_t, run.to(tl.int32), token)) * width  # of the line's first draw
-        counter = key + (index >> 2).to(tl.uint64) * GOLDEN
-        skipped = ((index & 3) * 16).to(tl.uint64)[:, None]
-        packed = tl.zeros((HIGH, WIDE), tl.uint32)
+        covered = here & (position - run * period.to(tl.uint32) < size.to(tl.uint32))
+        index = row.to(tl.int64) * line_slots + tl.where(share_t, run.to(tl.int32), token)
+        index *= width  # of the line's first draw
+        skipped = ((index & 3) * 16).to(tl.uint64)
+        low = tl.zeros((LANES,), tl.uint32)
+        high = low
         if share_c:
-            draw = (mix(counter)[:, None] >> skipped).to(tl.int16)
-            packed = tl.where(draw.to(tl.int32) < limit, packed - 1, packed)
+            draw = (mix(key + (index >> 2).to(tl.uint64) * GOLDEN) >> skipped).to(tl.int16)
+            low = tl.where(draw.to(tl.int32) < limit, low - 1, low)
+            high = low
         elif size > 0:
-            packed = _channels(counter[:, None] + advance[None, :], skipped, limit, UNIT, ALIGNED)
-        packed = tl.where(covered[:, None], packed & inside[None, :], 0)
-        dropped += ones(packed)
-        tl.store(line + token[:, None] * units + unit[None, :], packed, mask=(token < length)[:, None] & (room > 0))
-    count = tl.sum(dropped)
-    tl.atomic_add(kept + child, -count.to(tl.int64), mask=count > 0, sem="relaxed")
+            counter = key + ((index >> 2) + unit * (2 * UNIT)).to(tl.uint64) * GOLDEN
+            low, high = _channels(counter, skipped, limit, UNIT, EVERY)
+        if not WHOLE or UNIT % 4 != 0:
+            room = tl.minimum(channels - unit * (8 * UNIT), 8 * UNIT)  # how many of its channels are there
+            low &= _lowest(room)
+            high &= _lowest(room - 32)
+        low = tl.where(covered, low, 0)
+        high = tl.where(covered, high, 0)
+        dropped += ones(low)
+        if UNIT > 4:
+            dropped += ones(high)
+        first = (of_child + line.to(tl.int64)) * row_bytes + unit * UNIT
+        if WORDS:
+            tl.store(bits + (first >> 2), low, mask=here)
+            if UNIT > 4:
+                tl.store(bits + (first >> 2) + 1, high, mask=here & (unit * UNIT + 4 < row_bytes))
+        else:
+            for byte in tl.static_range(UNIT):
+                part = (low >> (8 * byte)) if byte < 4 else (high >> (8 * (byte - 4)))
+                tl.store(bits + first + byte, part.to(tl.uint8), mask=here & (unit * UNIT + byte < row_bytes))
+    total = tl.sum(dropped)
+    tl.atomic_add(kept + child, -total.to(tl.int64), mask=total > 0, sem="relaxed")
