@@ -89,7 +89,13 @@ def test_the_kernels(shape: tuple[int, ...], leading: tuple[int, ...], masked: b
     )
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(16, 16), (64, 32), (16, 64), (32, 128)])
+OTHER_BLOCKS = [
+    (64, 32),
+    *(pytest.param(*blocks, marks=pytest.mark.slow) for blocks in ((16, 16), (16, 64), (32, 128))),
+]
+
+
+@pytest.mark.parametrize(("queries", "keys"), OTHER_BLOCKS)
 def test_the_kernels_with_other_blocks(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int) -> None:
     """Blocks at the edge and blocks that are seen as a whole, in every order of magnitude."""
     for name, value in {"QUERIES": queries, "KEYS": keys}.items():

@@ -1,7 +1,10 @@
 """What is the local engine's own, and its seats'; the contract of engines is in `test_engines`."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from engine_tools import by_seed, collect, task, until
@@ -23,6 +26,42 @@ def test_a_worker_killed_while_it_starts_costs_its_job_and_is_replaced() -> None
         assert collect(running, 1)[0].value == 1.0
     finally:
         running.close()
+
+
+PRESSED = """
+import os, signal, threading
+from engine_tools import by_seed, collect, submit
+from autodropout.search.local import LocalEngine
+
+signal.signal(signal.SIGINT, lambda number, frame: None)
+over = threading.Event()
+
+def press():
+    while not over.wait(1e-4):
+        os.killpg(0, signal.SIGINT)
+
+presser = threading.Thread(target=press)
+presser.start()
+blocked = lambda: float(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+for number in range(8):
+    running = LocalEngine(by_seed({number: blocked}))
+    submit(running, number)
+    print(*collect(running, 1))
+    running.close()
+over.set()
+presser.join()
+"""
+
+
+def test_ctrl_c_while_a_worker_starts_is_not_the_workers() -> None:
+    """Pressed all the time, so that it falls between the process's beginning and its own session, too."""
+    script = f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n{PRESSED}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, start_new_session=True, timeout=240, check=True
+    )
+    answers = done.stdout.splitlines()
+    assert len(answers) == 8
+    assert all("value=0.0" in answer for answer in answers), done.stdout + done.stderr
 
 
 def test_an_answer_that_lies_there_is_taken_however_late_we_look() -> None:

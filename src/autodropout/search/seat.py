@@ -124,13 +124,18 @@ class Seat:
                 "from autodropout.search.worker_process import main; "
                 f"main({theirs.fileno()}, {self._child}, {os.getpid()}, {self._judged})"
             )
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._child),
-                start_new_session=True,
-                env=self._environment(),
-            )
+            # A Ctrl-C that comes before the new process has left our session waits for it, until it ignores it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), self._child),
+                    start_new_session=True,
+                    env=self._environment(),
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._limit = time.monotonic() + START_SECONDS
 
     def _environment(self) -> dict[str, str]:

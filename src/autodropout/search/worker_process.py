@@ -28,6 +28,7 @@ READY = "ready"
 def main(socket: int, child: int, keeper: int, judged: bool) -> None:
     """Run jobs from the socket until it closes. `child` is a file to load it from, `keeper` the parent's pid."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the seat; what came is forgotten
     _leave_guard(keeper, close=(socket, child))
     connection = Connection(socket)
     asker = _Asker(connection)
