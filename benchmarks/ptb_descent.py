@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     children = nothing(2) + baselines(1, [args.rate])[:2] + policies(2, args.rate, 0)
     if not piece.smoke:
         children = nothing(8) + baselines(1, [args.rate]) + policies(34, args.rate, 0)
+    frequencies = by_frequency(piece.training(args.training, args.steps))
     table, rows = Table(COLUMNS, 40, 16), []
     for lr, warmup in DESCENTS[:2] if piece.smoke else DESCENTS:
         name = f"{args.training}, learning rate {lr:g}, warm-up {warmup}"
@@ -66,12 +67,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if rows:
             Piece.ready = name, piece.together  # the crowd of the row before serves this one, too
         found = rewards_of(piece.train("descent", name, args.steps, children))
-        row = judge(children, perplexities(found), by_frequency(piece.training(name, args.steps)))
+        row = judge(children, perplexities(found), frequencies)
         rows.append({"lr": lr, "warmup": warmup} | row)
         shown = [f"{row['learned']} of {row['children']}", *(median(row[k]) for k in ("none", "classical", "random"))]
         shown[1:] = [f"{value:.1f}" for value in (*shown[1:], row["random"][0])]
         table.row(name, dict(zip(COLUMNS, shown, strict=True)))
-    frequencies = by_frequency(piece.training(args.training, args.steps))
     print(f"\nby the frequencies of words: {frequencies:.1f}; medians of perplexities, the lower of the middle two")
     what = f"children at learning rates, {args.steps:,} steps, policies at {args.rate:g}; perplexities"
     write(piece.record(what) | {"by_frequency": frequencies, "rows": rows}, args.out)

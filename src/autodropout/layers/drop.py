@@ -67,8 +67,12 @@ def rescale(h: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
     It comes last, hence first in backward: where a gradient goes through two masks, a branch's and its shortcut's,
     compiled code would else cast it for both, and keep the cast in memory.
     """
-    scale = scale_of(torch.full_like(kept, h.numel(), dtype=torch.float32), kept)
-    return torch.where(mask, scaled(h, scale), 0)
+    return torch.where(mask, scaled(h, scale_for(h, kept)), 0)
+
+
+def scale_for(h: Tensor, kept: Tensor) -> Tensor:
+    """`Size / Sum` of a mask on `h`."""
+    return scale_of(torch.full_like(kept, h.numel(), dtype=torch.float32), kept)
 
 
 def scale_of(size: Tensor, kept: Tensor) -> Tensor:
@@ -130,14 +134,15 @@ class Drop:
         return self.acting_as(self.rule, h)
 
     def bits(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The packed mask that a call would put on `h`, of which only the shape matters, and how many values it keeps.
+        """The packed mask that a call would put on `h`, of which only the shape matters, and its Size / Sum.
 
         Of a live drop that is told where its seeds come from.
         """
         assert self.live
         assert self.noise is not None
         assert isinstance(self.rule, PatternRule)
-        return self.rule.bits(h, self.tokens, self.rate, self.noise, stream(self.site))
+        bits, kept = self.rule.bits(h, self.tokens, self.rate, self.noise, stream(self.site))
+        return bits, scale_for(h, kept)
 
     def acting_as(self, rule: Rule, h: Tensor) -> Tensor:
         """`h` under another rule at this rate and with this site's draws."""

@@ -34,7 +34,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autodropout.layers import Drop, DropLayer, rules
-from autodropout.layers.drop import scale_of
 from autodropout.models.relative_attention import aligned, relative_attention
 from autodropout.models.spare import Embedding, Linear, padded, spare
 from autodropout.patterns.bits import compiled_for_gpu
@@ -155,8 +154,8 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # u
         self.distance_bias = nn.Parameter(torch.empty(size.heads, 1, size.head_size))  # v
         self.probabilities = nn.Identity()  # where `attach` finds them
-        self.fuses = False
-        self.drop: Drop | None = None
+        self.fuses = False  # where it is compiled for a GPU: see `fuse`
+        self.drop: Drop | None = None  # on the probabilities, if so
 
     def forward(self, x: Tensor, memory: Tensor, encoding: Tensor, future: Tensor) -> Tensor:
         known = torch.cat((memory, x), 1)  # (N, S, C)
@@ -178,9 +177,7 @@ class RelativeAttention(nn.Module):
         length, reach = query.shape[1], key.shape[1]
         bits = scale = None
         if self.training and self.drop is not None:
-            shape = (len(query), self.heads, length, reach)
-            bits, kept = self.drop.bits(query.new_empty(()).expand(shape))
-            scale = scale_of(torch.full_like(kept, math.prod(shape), dtype=torch.float32), kept)
+            bits, scale = self.drop.bits(query.new_empty(()).expand(len(query), self.heads, length, reach))
         by_content = ((query + self.content_bias.flatten()) * self.scale).to(key.dtype)  # as a product has it
         by_distance = self._by_distance(query, distance)
         before = reach - length

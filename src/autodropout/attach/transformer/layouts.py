@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from autodropout.layers.drop import Drop, scale_of
+from autodropout.layers.drop import Drop
 from autodropout.layers.rules import SequenceRule
 from autodropout.patterns.bits import compiled_for_gpu
 from autodropout.patterns.by_head import put_by_head
@@ -49,8 +49,7 @@ class Heads:
 
     def apply(self, drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
         if isinstance(drop, Drop) and compiled_for_gpu(h) and self._is_all_of(h) and _has_bits(drop, h):
-            bits, kept = drop.bits(torch.unflatten(h, -1, (self.count, self.size)).transpose(1, 2))
-            scale = scale_of(torch.full_like(kept, h.numel(), dtype=torch.float32), kept)
+            bits, scale = drop.bits(torch.unflatten(h, -1, (self.count, self.size)).transpose(1, 2))
             masked: Tensor = put_by_head(h, bits, scale, self.count)
             return masked
         x = h.transpose(0, 1) if self.time_first else h  # (N, T, C)
