@@ -20,7 +20,6 @@ from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import sign_flips
 from autodropout.tables.surrogate import active
 from ptb_study import (
-    LONGER,
     NONE,
     SPACE,
     Child,
@@ -145,8 +144,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = best(again, lucky, methods, kept) | {(child.method, child.number) for child in others}
     longer = [c for c in children if (c.method, c.number) in chosen and c.seed < FIRST_SEED + fewer]
     phase = LONGER_PHASE.format(args.seed)
-    long = grouped(longer, piece.train(phase, args.longer_training, LONGER * args.steps, longer))
-    columns = ("rate", "in the search", f"{count} new seeds", f"{LONGER}x longer")
+    long = grouped(longer, piece.train(phase, args.longer_training, args.longer_steps, longer))
+    columns = ("rate", "in the search", f"{count} new seeds", "longer")
     rates = {(child.method, child.number): child.rate for child in children}
     table, rows = Table(columns, 36, 24), []
     for key, found in sorted(again.items(), key=lambda item: -statistics.fmean(item[1])):
@@ -176,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = (
         f"finalists on Penn Treebank: {args.training}, {args.steps} steps, rate {args.rate}; longer: "
-        f"{args.longer_training}, {LONGER * args.steps} steps"
+        f"{args.longer_training}, {args.longer_steps} steps"
     )
     record = piece.record(what) | {"rows": rows, "methods": together}
     write(record, args.out.with_stem(f"{args.out.stem}-{args.seed}"))

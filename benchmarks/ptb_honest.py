@@ -25,7 +25,6 @@ from autodropout.training.run import Scores
 from ptb_finalists import LONGER_PHASE
 from ptb_study import (
     KINDS,
-    LONGER,
     NONE,
     Child,
     Piece,
@@ -146,7 +145,7 @@ def decided(scores: Mapping[str, Mapping[float, Sequence[float]]], peers: Method
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "honest", argv)
     piece = Piece(args, "honest")
-    name, steps = args.longer_training, LONGER * args.steps
+    name, steps = args.longer_training, args.longer_steps
     peers, policies = finalists(piece, args.seed, name, piece.training(name, steps).steps)
     scores = tuned(piece, name, steps, peers | policies, args.tuning_seeds)
     rates, best_peer = decided(scores, peers)

@@ -2,14 +2,14 @@
 
     python benchmarks/ptb_proxy.py [--training small] [--steps 4000] [--smoke]      (see ptb_study.py)
 
-For trainings of a quarter, a half and all of `--steps`:
+For a training of `--steps`, in one table:
 - the deviation between seeds: no policy at all, 8 seeds;
 - what regularization is worth: classical methods at four rates, 2 seeds each. A reward is worth searching where the
   best of them beats no policy by 5 deviations or more. The best by one seed is judged by the other, and the reverse:
   the best of 24 judged by what made it the best would look better than it is;
-- whether the order of policies is that of training 4 times longer: Spearman's correlation over 34 random policies, and
-  its bootstrap interval; beside it that of two seeds at the same length, which no proxy of one seed can be expected to
-  pass by much. With `--longer-training` the longer one is another: that which the search is for;
+- whether the order of policies is that of the training which the search is for, longer or of another model: Spearman's
+  correlation over 34 random policies, and its bootstrap interval; beside it that of two seeds at the same length, which
+  no proxy of one seed can be expected to pass by much. So, too, for shorter trainings, of `--lengths`;
 - the rate to search at: how far policies lie apart at each, how many are better than none, and how much of their order
   is only the number of sites they use. Where that is most of it, a search mostly learns to use fewer sites.
 
@@ -24,7 +24,6 @@ import numpy as np
 
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
 from ptb_study import (
-    LONGER,
     NONE,
     SPACE,
     Child,
@@ -39,7 +38,7 @@ from ptb_study import (
 from recording import Table, interval, write
 
 BASELINE_RATES = (0.05, 0.1, 0.2, 0.3)
-SEARCH_RATES = (0.1, 0.05, 0.2)  # the first one's policies are trained longer, too
+SEARCH_RATES = (0.05, 0.1, 0.2)  # the first one's policies are trained longer, too
 PHASE = "proxy"
 
 
@@ -68,20 +67,21 @@ Found = dict[Child, float]
 """Rewards of one training and length."""
 
 
-def train_length(piece: Piece, name: str, steps: int, count: int) -> tuple[list[Child], list[Child], Found]:
-    """Everything at one length, in as few jobs as possible: no policy, the classical methods, and all rewards."""
-    bare = nothing(2 if piece.smoke else 8)
-    peers = baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
-    random = [child for rate in SEARCH_RATES for child in policies(count, rate, 0)]
-    children = [*bare, *peers, *random, *policies(count, SEARCH_RATES[0], 1)]
-    return bare, peers, dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
-
-
-def train_longer(piece: Piece, name: str, steps: int, count: int) -> Found:
-    """The policies at the first rate, and beside them, to fill the job, no policy and each classical method once."""
+def compared(piece: Piece, name: str, steps: int, count: int) -> Found:
+    """One job: the policies at the first rate, no policy, and each classical method once."""
     children = policies(count, SEARCH_RATES[0], 0) + nothing(2 if piece.smoke else 8)
     children += baselines(1, SEARCH_RATES[:1])
     return dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
+
+
+def train_all(piece: Piece, name: str, steps: int, count: int) -> Found:
+    """Beside that: classical methods at all rates, policies at the other rates, and those of the first with a seed more."""
+    first = compared(piece, name, steps, count)
+    children = baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
+    children += [child for rate in SEARCH_RATES[1:] for child in policies(count, rate, 0)]
+    children += policies(count, SEARCH_RATES[0], 1)
+    children = [child for child in children if child not in first]
+    return first | dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
 
 
 def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float:
@@ -94,36 +94,38 @@ def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float
     return statistics.fmean(judged) - statistics.fmean(none)
 
 
-def judge_length(piece: Piece, name: str, longer_name: str, steps: int, count: int) -> dict[str, Any]:
+def judge_length(piece: Piece, name: str, steps: int, found: Found, longer: Found, count: int) -> dict[str, Any]:
     """One row of the table of lengths."""
-    bare, peers, found = train_length(piece, name, steps, count)
-    first, again = (policies(count, SEARCH_RATES[0], seed) for seed in (0, 1))
-    longer = train_longer(piece, longer_name, LONGER * steps, count)
-    none = [found[child] for child in bare]
-    by_peer: dict[str, list[float]] = {}
-    for child in peers:
-        by_peer.setdefault(f"{child.method} at {child.rate:g}", []).append(found[child])
-    best = max(by_peer, key=lambda peer: statistics.fmean(by_peer[peer]))
-    deviation = seed_spread([none]).deviation
+    none = [found[child] for child in found if child.method == "none"]
+    first = policies(count, SEARCH_RATES[0], 0)
     here, there = [found[child] for child in first], [longer[child] for child in first]
     return {
         "training": name,
         "steps": piece.training(name, steps).steps,
         "seconds": piece.seconds(name, steps),
         "none": perplexities(none),
-        "deviation": deviation,
+        "deviation": seed_spread([none]).deviation,
+        "policies": count,
+        "random": perplexities(here),
+        "longer": bootstrap(spearman, here, there)._asdict(),
+        "shown": {"none": spread(none)},
+    }
+
+
+def judge_all(found: Found, none: Sequence[float], deviation: float, count: int) -> dict[str, Any]:
+    """What a row has beside that at full length."""
+    first, again = (policies(count, SEARCH_RATES[0], seed) for seed in (0, 1))
+    by_peer: dict[str, list[float]] = {}
+    for child, value in found.items():
+        if child.method in families():
+            by_peer.setdefault(f"{child.method} at {child.rate:g}", []).append(value)
+    best = max(by_peer, key=lambda peer: statistics.fmean(by_peer[peer]))
+    return {
         "peers": {peer: perplexities(of) for peer, of in by_peer.items()},
         "best_peer": best,
+        "best_peer_shown": spread(by_peer[best]),
         "gain_in_deviations": gain(by_peer, none) / deviation,
-        "longer_training": longer_name,
-        "longer_steps": piece.training(longer_name, LONGER * steps).steps,
-        "policies": count,
-        "longer": bootstrap(spearman, here, there)._asdict(),
-        "two_seeds": bootstrap(spearman, here, [found[child] for child in again])._asdict(),
-        "none_longer": perplexities([longer[child] for child in bare]),
-        "random_longer": perplexities(there),
-        "peers_longer": {c.method: perplexities([v])[0] for c, v in longer.items() if c.method in families()},
-        "shown": {"none": spread(none), "best": spread(by_peer[best])},
+        "two_seeds": bootstrap(spearman, [found[c] for c in first], [found[c] for c in again])._asdict(),
         "rates": [judge_rate(rate, count, found, statistics.fmean(none), deviation) for rate in SEARCH_RATES],
     }
 
@@ -147,30 +149,40 @@ def main(argv: Sequence[str] | None = None) -> None:
     piece = Piece(args, "proxy")
     count = 4 if piece.smoke else 34  # so that jobs of 48 are full
     lengths = [round(share * args.steps) for share in args.lengths]
-    for steps in lengths:
-        train_length(piece, args.training, steps, count)
-    for steps in lengths:  # apart: another training is another crowd
-        train_longer(piece, args.longer_training, LONGER * steps, count)
-    columns = ("none, perplexity", "best classical", "gain/deviation", f"with {LONGER}x longer", "two seeds")
-    table, rows = Table(columns, 34, 24), []
-    for steps in lengths:
-        row = judge_length(piece, args.training, args.longer_training, steps, count)
-        rows.append(row)
-        shown = (row["shown"]["none"], row["shown"]["best"], f"{row['gain_in_deviations']:.1f}")
-        shown += (interval(row["longer"]), interval(row["two_seeds"]))
+    found = {steps: compared(piece, args.training, steps, count) for steps in (*lengths, args.steps)}
+    longer = compared(piece, args.longer_training, args.longer_steps, count)
+    found[args.steps] = train_all(piece, args.training, args.steps, count)
+    rows = [judge_length(piece, args.training, steps, of, longer, count) for steps, of in found.items()]
+    none = [value for child, value in found[args.steps].items() if child.method == "none"]
+    rows[-1] |= judge_all(found[args.steps], none, rows[-1]["deviation"], count)
+    columns = ("none, perplexity", "best classical", "gain/deviation", "with the longer", "two seeds")
+    table = Table(columns, 34, 24)
+    for row in rows:
+        whole = "best_peer" in row
+        shown = (row["shown"]["none"], row["best_peer_shown"] if whole else None)
+        shown += (f"{row['gain_in_deviations']:.1f}" if whole else None, interval(row["longer"]))
+        shown += (interval(row["two_seeds"]) if whole else None,)
         table.row(f"{row['training']}, {row['steps']:,} steps", dict(zip(columns, shown, strict=True)))
-        print(f"    {row['seconds']:.2f} s a child; best: {row['best_peer']}; longer: {row['longer_training']}")
+        print(f"    {row['seconds']:.2f} s a child{'; best: ' + row['best_peer'] if whole else ''}")
     print()
     columns = ("random, perplexity", "deviation", "better than none", "with sites used")
     table = Table(columns, 34, 24)
-    for row in rows:
-        for found in row["rates"]:
-            shown = (found["shown"], f"{found['deviation_of_seeds']:.1f} of seeds'", f"{found['better_than_none']:.0%}")
-            shown += (interval(found["with_sites_used"]),)
-            table.row(f"{row['steps']:,} steps at {found['rate']:g}", dict(zip(columns, shown, strict=True)))
+    for of in rows[-1]["rates"]:
+        shown = (of["shown"], f"{of['deviation_of_seeds']:.1f} of seeds'", f"{of['better_than_none']:.0%}")
+        shown += (interval(of["with_sites_used"]),)
+        table.row(f"{rows[-1]['steps']:,} steps at {of['rate']:g}", dict(zip(columns, shown, strict=True)))
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
+    long = {
+        "training": args.longer_training,
+        "steps": piece.training(args.longer_training, args.longer_steps).steps,
+        "seconds": piece.seconds(args.longer_training, args.longer_steps),
+        "none": perplexities([value for child, value in longer.items() if child.method == "none"]),
+        "random": perplexities([value for child, value in longer.items() if child.method == "random"]),
+        "peers": {c.method: perplexities([value])[0] for c, value in longer.items() if c.method in families()},
+    }
     what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
-    write(piece.record(what) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.training}"))
+    record = piece.record(what) | {"rows": rows, "longer": long}
+    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}"))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ SPACE = TransformerSpace()
 PAUSED = 3  # the exit code of a piece that has left something to do
 SMOKE_STEPS = 400  # a smoke test trains for so many times fewer
 TOGETHER, SMOKE_TOGETHER = 48, 12
-LONGER = 4  # times as many steps has what a search is for
+LONGER = 4  # times as many steps has what a search is for, if nothing else is said
 MINIBATCH = 16  # policies that a method proposes at once
 METHODS = ("random", "controller-paper", "controller")
 
@@ -79,6 +79,22 @@ def tiny(steps: int) -> LanguageTraining:
     return replace(training, size=replace(training.size, layers=2, width=128, heads=4, inner=512))
 
 
+def narrow(steps: int) -> LanguageTraining:
+    """As deep, and half as wide."""
+    training = ptb_small(steps)
+    return replace(training, size=replace(training.size, width=128, heads=4, inner=512))
+
+
+def tiny_half(steps: int) -> LanguageTraining:
+    """Both: as many parameters for each word as the small one has for the whole text, more or less."""
+    return replace(tiny(steps), training_words=464_000)
+
+
+def half(steps: int) -> LanguageTraining:
+    """With half of the text."""
+    return replace(ptb_small(steps), training_words=464_000)
+
+
 def quarter(steps: int) -> LanguageTraining:
     """With a quarter of the text: it overfits after as many words as the whole one does in four times more steps."""
     return replace(ptb_small(steps), training_words=232_000)
@@ -88,6 +104,9 @@ TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
     "small": small,
     "small-dropouts": small_with_dropouts,
     "tiny": tiny,
+    "narrow": narrow,
+    "tiny-half": tiny_half,
+    "half": half,
     "quarter": quarter,
 }
 
@@ -292,7 +311,9 @@ def minutes(entries: Sequence[Entry]) -> float:
     return sum(entry.trial.seconds for entry in entries) / 60
 
 
-def study_options(description: str | None, name: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+def study_options(
+    description: str | None, name: str, argv: Sequence[str] | None = None, candidates: Sequence[str] = ()
+) -> argparse.Namespace:
     """The same for all scripts, so that one command line serves them all; `name` is that of the JSON file."""
     parser = options(
         description, None, "tiny models, few of them, on the CPU; in out/ptb-smoke unless --folder is given"
@@ -302,11 +323,13 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     parser.add_argument("--together", type=int, default=None, help=f"children in one job; {TOGETHER} if not given")
     parser.add_argument("--training", choices=TRAININGS, default="small", help="of the search")
     parser.add_argument("--longer-training", choices=TRAININGS, default=None, help="of the final ones; the same")
-    parser.add_argument("--steps", type=int, default=4_000, help=f"of a child of the search; final ones: {LONGER}x")
+    parser.add_argument("--steps", type=int, default=4_000, help="of a child of the search")
+    parser.add_argument("--longer-steps", type=int, default=None, help=f"of the final ones; {LONGER} times as many")
     parser.add_argument("--rate", type=float, default=0.1, help="to search at")
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
-    sizes.add_argument("--lengths", type=float, nargs="+", default=[0.25, 0.5, 1.0], help="of proxies, in --steps")
+    sizes.add_argument("--candidates", nargs="+", default=list(candidates), help="a training and its steps: small:6000")
+    sizes.add_argument("--lengths", type=float, nargs="*", default=[0.25, 0.5], help="of shorter proxies, in --steps")
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
     sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
     sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
@@ -317,6 +340,7 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     if args.trials % MINIBATCH:
         parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
     args.longer_training = args.longer_training or args.training
+    args.longer_steps = args.longer_steps or LONGER * args.steps
     args.folder = args.folder or Path("out/ptb-smoke" if args.smoke else "results/ptb")
     args.together = args.together or (SMOKE_TOGETHER if args.smoke else TOGETHER)
     args.out = args.out or args.folder / f"{name}.json"

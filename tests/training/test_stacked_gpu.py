@@ -103,7 +103,8 @@ def test_the_kernels_of_attention_are_the_plain_operations(heads: int, size: int
     expected = relative_attention_backward(gradient, *inputs, *expected, *sizes)
     found, again = (relative_attention_backward(gradient.cuda(), *there, *found, *sizes) for _ in range(2))
     assert all(map(torch.equal, found, again))
-    torch.testing.assert_close([one.cpu() for one in found], list(expected), rtol=2e-2, atol=5e-2)
+    # Gradients of scores are rounded before up to 140 of them are summed up, with both signs.
+    torch.testing.assert_close([one.cpu() for one in found], list(expected), rtol=2e-2, atol=0.15)
 
 
 def test_a_second_job_compiles_and_captures_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +127,11 @@ def test_a_second_job_compiles_and_captures_nothing(folder: Path, monkeypatch: p
 
 
 def test_memory_does_not_grow(folder: Path) -> None:
-    how = training(folder, steps=400)
+    how = training(folder, steps=400, cosine_share=0.05)
     crowd = Crowd(how, replace(GPU, precision="bfloat16"), 4)
     with crowd.lane.active():
         crowd.begin([everywhere()] * 4, 0.3, range(4))
-        for _ in range(20):
+        for _ in range(how.averages_from + 1):
             crowd.train_step()
         crowd.average()
         crowd.nats(averaged=True)

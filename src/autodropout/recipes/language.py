@@ -101,7 +101,7 @@ def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
         evaluate_every=max(1, steps // 8),
         evaluation_batch=16,
         evaluation_memory=70,
-        warmup=min(200, steps // 10),
+        warmup=min(200, steps // 5),
     )
 
 

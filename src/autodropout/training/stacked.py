@@ -110,7 +110,8 @@ class StackedAdam:
     def step(self, gradients: Mapping[str, Tensor], lr: Tensor) -> Tensor:
         """A step down with gradients of the leaves and learning rates of (K,); (K,) booleans: whose was left out."""
         weights = self.stack.weights
-        flat = {name: _flat(gradient, weights[name]) for name, gradient in gradients.items()}  # (K, size) each
+        # A compiler may cut gradients out of larger products: those are copied.
+        flat = {name: _flat(gradient, weights[name]).contiguous() for name, gradient in gradients.items()}  # (K, size)
         norm = norms(list(flat.values()))  # (K,)
         goes = norm.isfinite()
         factor = (self.clip / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ has it

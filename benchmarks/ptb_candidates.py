@@ -1,0 +1,83 @@
+"""Where does regularization pay at all? Sixteen children each of several trainings, before one gets a table of its own.
+
+    python benchmarks/ptb_candidates.py [--candidates small:6000 narrow:8000] [--smoke]      (see ptb_study.py)
+
+For each training and length 4 children without a policy, 7 under classical methods and 5 under random policies: too few
+to say by how much, enough to see whether. Where children are best before their end, they learn the text by heart, and a
+reward that is the best of a curve is one of stopping early: the step of the best reading is in the table.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autodropout.tables import Entry
+from ptb_proxy import nothing, policies
+from ptb_study import TRAININGS, Child, Piece, families, perplexities, reward, rewards_of, spread, study_options
+from recording import Table, write
+
+CANDIDATES = ("small:4000", "small:6000", "half:4000", "tiny:8000", "narrow:8000")
+CLASSICAL = (
+    *(("dropout", 0.1), ("dropout", 0.2), ("variational_dropout", 0.1), ("word_dropout", 0.1)),
+    *(("dropout, all sites", 0.05), ("dropout, all sites", 0.1), ("variational_dropout, all sites", 0.05)),
+)
+COLUMNS = ("none", "best classical", "its method", "random, best", "none best at", "s a child")
+
+
+def candidate(text: str) -> tuple[str, int]:
+    name, _, steps = text.partition(":")
+    if name not in TRAININGS or not steps.isdigit():
+        raise SystemExit(f"a candidate is a training and its steps, like small:6000, got {text!r}")
+    return name, int(steps)
+
+
+def best_reading(entry: Entry) -> int:
+    """After how many steps a child was best."""
+    return max(entry.trial.curve, key=lambda reading: reading[1])[0]
+
+
+def judge(name: str, steps: int, children: Sequence[Child], entries: Sequence[Entry]) -> dict[str, Any]:
+    rewards = dict(zip(children, rewards_of(entries), strict=True))
+    peers = {child: value for child, value in rewards.items() if child.method in families()}
+    best = max(peers, key=lambda child: peers[child])
+    none = [value for child, value in rewards.items() if child.method == "none"]
+    random = [value for child, value in rewards.items() if child.method == "random"]
+    stops = Counter(best_reading(entry) for entry in entries if entry.trial.method == "none" and reward(entry.trial))
+    return {
+        "training": name,
+        "steps": steps,
+        "none": perplexities(none),
+        "peers": {f"{child.method} at {child.rate:g}": perplexities([value])[0] for child, value in peers.items()},
+        "best_peer": f"{best.method} at {best.rate:g}",
+        "gain_in_deviations": (peers[best] - float(np.mean(none))) / float(np.std(none, ddof=1)),
+        "random": perplexities(random),
+        "none_best_at": dict(stops),
+        "seconds": entries[0].trial.seconds,
+        "shown": (spread(none), perplexities([peers[best]])[0], perplexities([max(random)])[0]),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "candidates", argv, candidates=CANDIDATES)
+    piece = Piece(args, "candidates")
+    piece.together = 16
+    table, rows = Table(COLUMNS, 28, 20), []
+    for name, steps in map(candidate, args.candidates[: 2 if piece.smoke else None]):
+        children = nothing(4) + [Child(method, 0, families()[method], rate, 0) for method, rate in CLASSICAL]
+        children += policies(5, args.rate, 0)
+        entries = piece.train("candidates", name, steps, children)
+        row = judge(name, piece.training(name, steps).steps, children, entries)
+        rows.append(row)
+        none, classical, random = row["shown"]
+        stop = ", ".join(f"{at:,}" for at in row["none_best_at"])
+        shown = (none, f"{classical or float('inf'):.1f}", row["best_peer"], f"{random or float('inf'):.1f}", stop)
+        shown += (f"{row['seconds']:.2f}",)
+        table.row(f"{name}, {row['steps']:,} steps", dict(zip(COLUMNS, shown, strict=True)))
+    print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
+    write(piece.record(f"trainings that may be worth searching with, random policies at {args.rate:g}") | {"rows": rows}, args.out)
+
+
+if __name__ == "__main__":
+    main()
