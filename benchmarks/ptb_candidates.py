@@ -15,15 +15,16 @@ import numpy as np
 
 from autodropout.tables import Entry
 from ptb_proxy import nothing, policies
-from ptb_study import TRAININGS, Child, Piece, families, perplexities, reward, rewards_of, spread, study_options
-from recording import Table, write
+from ptb_study import Child, Piece, perplexities, reward, rewards_of, spread, study_options
+from ptb_trainings import TRAININGS, families
+from recording import Table, decimals, write
 
-CANDIDATES = ("small:4000", "small:6000", "half:4000", "tiny:8000", "narrow:8000")
+CANDIDATES = ("small:4000", "small:6000", "half:4000", "narrow:8000", "tiny:8000", "tiny:16000")
 CLASSICAL = (
     *(("dropout", 0.1), ("dropout", 0.2), ("variational_dropout", 0.1), ("word_dropout", 0.1)),
     *(("dropout, all sites", 0.05), ("dropout, all sites", 0.1), ("variational_dropout, all sites", 0.05)),
 )
-COLUMNS = ("none", "best classical", "its method", "random, best", "none best at", "s a child")
+COLUMNS = ("none", "none best at", "best classical", "random, best", "s a child")
 
 
 def candidate(text: str) -> tuple[str, int]:
@@ -63,20 +64,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "candidates", argv, candidates=CANDIDATES)
     piece = Piece(args, "candidates")
     piece.together = 16
-    table, rows = Table(COLUMNS, 28, 20), []
+    table, rows = Table(COLUMNS, 24, 20), []
     for name, steps in map(candidate, args.candidates[: 2 if piece.smoke else None]):
         children = nothing(4) + [Child(method, 0, families()[method], rate, 0) for method, rate in CLASSICAL]
         children += policies(5, args.rate, 0)
         entries = piece.train("candidates", name, steps, children)
         row = judge(name, piece.training(name, steps).steps, children, entries)
         rows.append(row)
-        none, classical, random = row["shown"]
+        none, classical, random = row.pop("shown")
         stop = ", ".join(f"{at:,}" for at in row["none_best_at"])
-        shown = (none, f"{classical or float('inf'):.1f}", row["best_peer"], f"{random or float('inf'):.1f}", stop)
-        shown += (f"{row['seconds']:.2f}",)
+        shown = (none, stop, decimals(classical), decimals(random), f"{row['seconds']:.2f}")
         table.row(f"{name}, {row['steps']:,} steps", dict(zip(COLUMNS, shown, strict=True)))
+        print(f"    best: {row['best_peer']}")
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
-    write(piece.record(f"trainings that may be worth searching with, random policies at {args.rate:g}") | {"rows": rows}, args.out)
+    record = piece.record(f"trainings that may be worth searching with, random policies at {args.rate:g}")
+    write(record | {"rows": rows}, args.out)
 
 
 if __name__ == "__main__":

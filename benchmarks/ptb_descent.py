@@ -17,7 +17,8 @@ import torch
 
 from autodropout.training.language import LanguageTraining
 from ptb_proxy import baselines, nothing, policies
-from ptb_study import TRAININGS, Child, Piece, families, perplexities, rewards_of, study_options
+from ptb_study import Child, Piece, perplexities, rewards_of, study_options
+from ptb_trainings import TRAININGS, families
 from recording import Table, write
 
 DESCENTS = ((1e-3, 0), (1e-3, 200), (5e-4, 0), (5e-4, 200), (3e-4, 0), (3e-4, 200))  # learning rate, warm-up

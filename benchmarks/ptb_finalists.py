@@ -4,8 +4,9 @@
 
 1. Of each method in the journal of the search the 10 policies with the best rewards, 5 new seeds each, beside no policy
    and the classical methods at the best rate that `ptb_proxy.py` saw, with the same seeds.
-2. The 3 best of them by their new mean, for each method, and the others again: trained 4 times longer, 3 of the seeds.
-   With `--longer-training` that is another training: the one that the search is for.
+2. The 3 best of them by their new mean, for each method, and the others again: trained longer, 3 of the seeds. With
+   `--longer-training` that is another training: the one that the search is for. It may want other rates: all are
+   multiplied by `--longer-rate` over `--rate`.
 
 The difference between a policy's reward in the search and its mean over new seeds is what was luck. The first of these
 10 owes its place to the new seeds, too; the mean over all 10, by which methods are compared here, does not.
@@ -19,19 +20,8 @@ from typing import Any
 from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import sign_flips
 from autodropout.tables.surrogate import active
-from ptb_study import (
-    NONE,
-    SPACE,
-    Child,
-    Piece,
-    Tokens,
-    families,
-    perplexities,
-    reward,
-    rewards_of,
-    spread,
-    study_options,
-)
+from ptb_study import Child, Piece, perplexities, reward, rewards_of, spread, study_options
+from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import Table, write
 
 FIRST_SEED = 1_000_000  # of those that no search uses
@@ -142,7 +132,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     children += others
     again = grouped(children, piece.train(PHASE.format(args.seed), args.training, args.steps, children))
     chosen = best(again, lucky, methods, kept) | {(child.method, child.number) for child in others}
-    longer = [c for c in children if (c.method, c.number) in chosen and c.seed < FIRST_SEED + fewer]
+    more = args.longer_rate / args.rate
+    longer = [
+        child._replace(rate=round(min(1.0, more * child.rate), 6))
+        for child in children
+        if (child.method, child.number) in chosen and child.seed < FIRST_SEED + fewer
+    ]
     phase = LONGER_PHASE.format(args.seed)
     long = grouped(longer, piece.train(phase, args.longer_training, args.longer_steps, longer))
     columns = ("rate", "in the search", f"{count} new seeds", "longer")

@@ -6,6 +6,8 @@ The methods: none; Dropout, Variational Dropout and WordDropout, each at its usu
 method of the search one of its policies: whichever trained best when trained longer (`ptb_finalists.py`).
 1. Each method's rate is chosen by validation perplexity, from the same rates with the same seeds.
 2. Each method is trained at its rate with new seeds. The weights that read the validation text best read the test text.
+   Without a policy a shorter training may be better than stopping early in a long one: `--none-steps` are tried, too,
+   and the one with the best validation perplexity has a row of its own.
 
 Differences are paired by seed, with Student's 95% intervals: from no policy, from the best classical method and from
 the policy of random search. Two claims are tested, of the controller at our setting, which is the package's default:
@@ -23,19 +25,8 @@ from autodropout.tables import Entry
 from autodropout.tables.statistics import sign_flips
 from autodropout.training.run import Scores
 from ptb_finalists import LONGER_PHASE
-from ptb_study import (
-    KINDS,
-    NONE,
-    Child,
-    Piece,
-    Tokens,
-    families,
-    perplexities,
-    perplexity,
-    reward,
-    rewards_of,
-    study_options,
-)
+from ptb_study import Child, Piece, perplexities, perplexity, reward, rewards_of, study_options
+from ptb_trainings import KINDS, NONE, Tokens, families
 from recording import write
 
 RATES = (0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4)
@@ -85,6 +76,16 @@ def tuned(piece: Piece, name: str, steps: int, methods: Methods, seeds: int) -> 
     for child, value in zip(children, rewards_of(piece.train("tuning", name, steps, children)), strict=True):
         found.setdefault(child.method, {}).setdefault(child.rate, []).append(value)
     return found
+
+
+def none_shorter(piece: Piece, name: str, lengths: Sequence[int], seeds: int) -> list[Entry]:
+    """No policy, trained for as many steps as suit it: the best of these lengths by validation perplexity."""
+    found = []
+    for steps in lengths:
+        named = f"none, {piece.training(name, steps).steps:,} steps"
+        children = [Child(named, 0, NONE, 0.0, FINAL_SEED + seed) for seed in range(seeds)]
+        found.append(piece.train("final", name, steps, children, test=True))
+    return max(found, key=lambda entries: statistics.fmean(rewards_of(entries)), default=[])
 
 
 def rows_of(entries: Sequence[Entry], first: str) -> list[Row]:
@@ -160,6 +161,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seed in range(args.final_seeds)
     ]
     found = piece.train("final", name, steps, children, test=True)
+    shorter = none_shorter(piece, name, args.none_steps, args.final_seeds)
+    found += shorter
     record = piece.record(f"Penn Treebank, {name}, {steps} steps, rates tuned with {args.tuning_seeds} seeds each")
     record["tuning"] = {m: {f"{rate:g}": perplexities(of) for rate, of in by.items()} for m, by in scores.items()}
     record |= {"rates": rates, "at_the_edge": edges, "best_classical": best_peer}
@@ -167,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     record["policies"] = final
     record["tables"], record["claims"] = {}, []
     for metric in METRICS:
-        for first in ("none", best_peer, RANDOM):
+        for first in ("none", *{entry.trial.method: None for entry in shorter}, best_peer, RANDOM):
             rows = rows_of(found, first)
             print(f"\n{metric}, differences from {first}\n{table(rows, metric)}")
             record["tables"][f"{metric}, from {first}"] = [told(summary) for summary in summaries(rows, metric)]

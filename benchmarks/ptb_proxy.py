@@ -9,11 +9,13 @@ For a training of `--steps`, in one table:
   the best of 24 judged by what made it the best would look better than it is;
 - whether the order of policies is that of the training which the search is for, longer or of another model: Spearman's
   correlation over 34 random policies, and its bootstrap interval; beside it that of two seeds at the same length, which
-  no proxy of one seed can be expected to pass by much. So, too, for shorter trainings, of `--lengths`;
+  no proxy of one seed can be expected to pass by much. So, too, for shorter trainings, of `--lengths`. At one rate for
+  both much of the order is who drops most, which is good where a training is too long for the rate, and bad where it is
+  too short; `--longer-rate` is the longer one's own;
 - the rate to search at: how far policies lie apart at each, how many are better than none, and how much of their order
   is only the number of sites they use. Where that is most of it, a search mostly learns to use fewer sites.
 
-Trainings that fail stay in the journal, and in the table.
+With `--screen` only the correlations are found, for 48 children. Trainings that fail stay in the journal.
 """
 
 import statistics
@@ -23,22 +25,12 @@ from typing import Any
 import numpy as np
 
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
-from ptb_study import (
-    NONE,
-    SPACE,
-    Child,
-    Piece,
-    Tokens,
-    families,
-    perplexities,
-    rewards_of,
-    spread,
-    study_options,
-)
-from recording import Table, interval, write
+from ptb_study import Child, Piece, perplexities, rewards_of, study_options
+from ptb_trainings import NONE, SPACE, Tokens, families
+from recording import Table, averaged, interval, write
 
 BASELINE_RATES = (0.05, 0.1, 0.2, 0.3)
-SEARCH_RATES = (0.05, 0.1, 0.2)  # the first one's policies are trained longer, too
+SEARCH_RATES = (0.05, 0.1, 0.2)
 PHASE = "proxy"
 
 
@@ -67,21 +59,26 @@ Found = dict[Child, float]
 """Rewards of one training and length."""
 
 
-def compared(piece: Piece, name: str, steps: int, count: int) -> Found:
-    """One job: the policies at the first rate, no policy, and each classical method once."""
-    children = policies(count, SEARCH_RATES[0], 0) + nothing(2 if piece.smoke else 8)
-    children += baselines(1, SEARCH_RATES[:1])
+def trained(piece: Piece, name: str, steps: int, children: Sequence[Child]) -> Found:
     return dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
 
 
-def train_all(piece: Piece, name: str, steps: int, count: int) -> Found:
-    """Beside that: classical methods at all rates, policies at the other rates, and those of the first with a seed more."""
-    first = compared(piece, name, steps, count)
+def compared(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
+    """One job: policies, no policy, and each classical method once."""
+    bare = nothing(2 if piece.smoke else 8)
+    return trained(piece, name, steps, policies(count, rate, 0) + bare + baselines(1, [rate]))
+
+
+def compared_longer(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
+    """One job: policies, no policy, and each classical method at the rate and at twice as much."""
+    return trained(piece, name, steps, policies(count, rate, 0) + nothing(2) + baselines(1, [rate, 2 * rate]))
+
+
+def all_rates(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
+    """Classical methods with two seeds, policies at the other rates, and at this one with a seed more."""
     children = baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
-    children += [child for rate in SEARCH_RATES[1:] for child in policies(count, rate, 0)]
-    children += policies(count, SEARCH_RATES[0], 1)
-    children = [child for child in children if child not in first]
-    return first | dict(zip(children, rewards_of(piece.train(PHASE, name, steps, children)), strict=True))
+    children += [child for other in SEARCH_RATES if other != rate for child in policies(count, other, 0)]
+    return trained(piece, name, steps, children + policies(count, rate, 1))
 
 
 def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float:
@@ -94,39 +91,39 @@ def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float
     return statistics.fmean(judged) - statistics.fmean(none)
 
 
-def judge_length(piece: Piece, name: str, steps: int, found: Found, longer: Found, count: int) -> dict[str, Any]:
-    """One row of the table of lengths."""
-    none = [found[child] for child in found if child.method == "none"]
-    first = policies(count, SEARCH_RATES[0], 0)
-    here, there = [found[child] for child in first], [longer[child] for child in first]
+def judge_length(piece: Piece, name: str, steps: int, found: Found, longer: Found) -> dict[str, Any]:
+    """One row of the table of lengths; both have the same policies, each at its own rate."""
+    here, there, none = of_method("random", found), of_method("random", longer), of_method("none", found)
     return {
         "training": name,
         "steps": piece.training(name, steps).steps,
         "seconds": piece.seconds(name, steps),
         "none": perplexities(none),
         "deviation": seed_spread([none]).deviation,
-        "policies": count,
+        "policies": len(here),
         "random": perplexities(here),
         "longer": bootstrap(spearman, here, there)._asdict(),
-        "shown": {"none": spread(none)},
     }
 
 
-def judge_all(found: Found, none: Sequence[float], deviation: float, count: int) -> dict[str, Any]:
+def of_method(method: str, found: Found) -> list[float]:
+    return [value for child, value in found.items() if child.method == method]
+
+
+def judge_all(found: Found, none: Sequence[float], deviation: float, count: int, rate: float) -> dict[str, Any]:
     """What a row has beside that at full length."""
-    first, again = (policies(count, SEARCH_RATES[0], seed) for seed in (0, 1))
     by_peer: dict[str, list[float]] = {}
     for child, value in found.items():
         if child.method in families():
             by_peer.setdefault(f"{child.method} at {child.rate:g}", []).append(value)
     best = max(by_peer, key=lambda peer: statistics.fmean(by_peer[peer]))
+    first, again = ([found[child] for child in policies(count, rate, seed)] for seed in (0, 1))
     return {
         "peers": {peer: perplexities(of) for peer, of in by_peer.items()},
         "best_peer": best,
-        "best_peer_shown": spread(by_peer[best]),
         "gain_in_deviations": gain(by_peer, none) / deviation,
-        "two_seeds": bootstrap(spearman, [found[c] for c in first], [found[c] for c in again])._asdict(),
-        "rates": [judge_rate(rate, count, found, statistics.fmean(none), deviation) for rate in SEARCH_RATES],
+        "two_seeds": bootstrap(spearman, first, again)._asdict(),
+        "rates": [judge_rate(other, count, found, statistics.fmean(none), deviation) for other in SEARCH_RATES],
     }
 
 
@@ -140,48 +137,65 @@ def judge_rate(rate: float, count: int, found: Found, none: float, deviation: fl
         "deviation_of_seeds": float(np.std(here, ddof=1)) / deviation,
         "better_than_none": sum(value > none for value in here) / count,
         "with_sites_used": bootstrap(spearman, here, [sites_used(child.tokens) for child in children])._asdict(),
-        "shown": spread(here),
     }
+
+
+def judge_longer(piece: Piece, name: str, steps: int, rate: float, longer: Found) -> dict[str, Any]:
+    peers = {f"{child.method} at {child.rate:g}": child for child in longer if child.method in families()}
+    return {
+        "training": name,
+        "steps": piece.training(name, steps).steps,
+        "seconds": piece.seconds(name, steps),
+        "rate": rate,
+        "none": perplexities(of_method("none", longer)),
+        "random": perplexities(of_method("random", longer)),
+        "peers": {peer: perplexities([longer[child]])[0] for peer, child in peers.items()},
+    }
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Both tables."""
+    columns = ("none, perplexity", "best classical", "gain/deviation", "with the longer", "two seeds")
+    table = Table(columns, 34, 24)
+    for row in rows:
+        shown: tuple[str | None, ...] = (averaged(row["none"]), None, None, interval(row["longer"]), None)
+        if "best_peer" in row:
+            best = averaged(row["peers"][row["best_peer"]])
+            shown = (shown[0], best, f"{row['gain_in_deviations']:.1f}", shown[3], interval(row["two_seeds"]))
+        table.row(f"{row['training']}, {row['steps']:,} steps", dict(zip(columns, shown, strict=True)))
+        print(f"    {row['seconds']:.2f} s a child; best: {row.get('best_peer', 'not asked')}")
+    print()
+    columns = ("random, perplexity", "deviation", "better than none", "with sites used")
+    table = Table(columns, 34, 24)
+    for row in rows:
+        for of in row.get("rates", ()):
+            shown = (
+                averaged(of["random"]),
+                f"{of['deviation_of_seeds']:.1f} of seeds'",
+                f"{of['better_than_none']:.0%}",
+            )
+            shown += (interval(of["with_sites_used"]),)
+            table.row(f"{row['steps']:,} steps at {of['rate']:g}", dict(zip(columns, shown, strict=True)))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "proxy", argv)
     piece = Piece(args, "proxy")
-    count = 4 if piece.smoke else 34  # so that jobs of 48 are full
+    count, rate = 4 if piece.smoke else 34, args.rate  # so that jobs of 48 are full
     lengths = [round(share * args.steps) for share in args.lengths]
-    found = {steps: compared(piece, args.training, steps, count) for steps in (*lengths, args.steps)}
-    longer = compared(piece, args.longer_training, args.longer_steps, count)
-    found[args.steps] = train_all(piece, args.training, args.steps, count)
-    rows = [judge_length(piece, args.training, steps, of, longer, count) for steps, of in found.items()]
-    none = [value for child, value in found[args.steps].items() if child.method == "none"]
-    rows[-1] |= judge_all(found[args.steps], none, rows[-1]["deviation"], count)
-    columns = ("none, perplexity", "best classical", "gain/deviation", "with the longer", "two seeds")
-    table = Table(columns, 34, 24)
-    for row in rows:
-        whole = "best_peer" in row
-        shown = (row["shown"]["none"], row["best_peer_shown"] if whole else None)
-        shown += (f"{row['gain_in_deviations']:.1f}" if whole else None, interval(row["longer"]))
-        shown += (interval(row["two_seeds"]) if whole else None,)
-        table.row(f"{row['training']}, {row['steps']:,} steps", dict(zip(columns, shown, strict=True)))
-        print(f"    {row['seconds']:.2f} s a child{'; best: ' + row['best_peer'] if whole else ''}")
-    print()
-    columns = ("random, perplexity", "deviation", "better than none", "with sites used")
-    table = Table(columns, 34, 24)
-    for of in rows[-1]["rates"]:
-        shown = (of["shown"], f"{of['deviation_of_seeds']:.1f} of seeds'", f"{of['better_than_none']:.0%}")
-        shown += (interval(of["with_sites_used"]),)
-        table.row(f"{rows[-1]['steps']:,} steps at {of['rate']:g}", dict(zip(columns, shown, strict=True)))
+    found = {steps: compared(piece, args.training, steps, count, rate) for steps in (*lengths, args.steps)}
+    others = {} if args.screen else all_rates(piece, args.training, args.steps, count, rate)
+    final = (args.longer_training, args.longer_steps)  # last: it may be another crowd
+    longer = compared_longer(piece, *final, count, args.longer_rate)
+    rows = [judge_length(piece, args.training, steps, of, longer) for steps, of in found.items()]
+    if others:
+        none = of_method("none", found[args.steps])
+        rows[-1] |= judge_all(found[args.steps] | others, none, rows[-1]["deviation"], count, rate)
+    show(rows)
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
-    long = {
-        "training": args.longer_training,
-        "steps": piece.training(args.longer_training, args.longer_steps).steps,
-        "seconds": piece.seconds(args.longer_training, args.longer_steps),
-        "none": perplexities([value for child, value in longer.items() if child.method == "none"]),
-        "random": perplexities([value for child, value in longer.items() if child.method == "random"]),
-        "peers": {c.method: perplexities([value])[0] for c, value in longer.items() if c.method in families()},
-    }
     what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
-    record = piece.record(what) | {"rows": rows, "longer": long}
+    record = piece.record(what) | {"rate": rate, "rows": rows}
+    record["longer"] = judge_longer(piece, *final, args.longer_rate, longer)
     write(record, args.out.with_stem(f"{args.out.stem}-{args.training}"))
 
 

@@ -50,42 +50,78 @@ def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
     yield ""
 
 
+def descents(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### Learning rates at which children learn"
+    yield ""
+    for path, record in files.items():
+        known = f"{record['by_frequency']:.0f}"
+        yield f"`{path.name}`: {record['what']}. Who has learned is below half of {known}, what word frequencies give."
+        yield ""
+        shown = []
+        for row in record["rows"]:
+            medians = (row[kind][(len(row[kind]) - 1) // 2] for kind in ("none", "classical", "random"))
+            learned = f"{row['learned']} of {row['children']}"
+            shown.append((f"{row['lr']:g}", row["warmup"], learned, *map(decimals, medians)))
+        head = ("learning rate", "warm-up, steps", "have learned", "none, median", "classical", "random policies")
+        yield from markdown(head, shown)
+
+
+def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### Where regularization pays at all"
+    yield ""
+    yield f"{named(files)}. Validation perplexity: 4 children without a policy, 7 classical ones, 5 random policies."
+    yield ""
+    shown = []
+    for row in (row for record in files.values() for row in record["rows"]):
+        stops = ", ".join(f"{int(step):,}" for step in row["none_best_at"])
+        best = f"{decimals(row['peers'][row['best_peer']])}, {row['best_peer']}"
+        random = decimals(min((value for value in row["random"] if value is not None), default=None))
+        shown.append((row["training"], f"{row['steps']:,}", averaged(row["none"]), stops, best, random))
+    head = ("training", "steps", "none", "which was best after steps", "best classical of 7", "best random of 5")
+    yield from markdown(head, shown)
+
+
 def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     yield "### Which training is worth searching with"
     yield ""
+    yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
+    yield ""
     rows = [row for record in files.values() for row in record["rows"]]
+    shown = []
+    for record in files.values():
+        for row in record["rows"]:
+            line: tuple[str | None, ...] = (row["training"], f"{row['steps']:,}", f"{row['seconds']:.2f}")
+            line += (averaged(row["none"]), f"{interval(row['longer'])}, {row['policies']} policies")
+            if "best_peer" in row:
+                gain = f"{row['gain_in_deviations']:.1f}" + ("" if passed(row) else ": **too little**")
+                best = f"{averaged(row['peers'][row['best_peer']])}, {row['best_peer']}"
+                line += (interval(row["two_seeds"]), best, gain)
+            else:
+                line += (None, None, None)
+            shown.append(line)
     head = (
         "training",
         "steps",
         "seconds",
         "none",
-        "best classical",
-        "gain, seed deviations",
-        "with 4x longer",
+        "with the longer",
         "two seeds",
+        "best classical",
+        "gain, deviations",
     )
-    yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
-    yield ""
-    shown = []
-    for row in rows:
-        gain = f"{row['gain_in_deviations']:.1f}" + ("" if row["gain_in_deviations"] >= WORTH else ": **too little**")
-        best = f"{averaged(row['peers'][row['best_peer']])}, {row['best_peer']}"
-        longer = f"{interval(row['longer'])}, {row['policies']} policies, {row['longer_training']}"
-        line = (row["training"], f"{row['steps']:,}", f"{row['seconds']:.2f}", averaged(row["none"]), best, gain)
-        shown.append((*line, longer, interval(row["two_seeds"])))
     yield from markdown(head, shown)
-    failed = [f"{row['training']} at {row['steps']:,}" for row in rows if row["gain_in_deviations"] < WORTH]
+    failed = [f"{row['training']} at {row['steps']:,}" for row in rows if "best_peer" in row and not passed(row)]
     yield f"Proxies that failed, by less than {WORTH:g} deviations: {'; '.join(failed) or 'none'}."
     yield ""
-    head = (
-        "training",
-        "steps",
-        "rate",
-        "random policies",
-        "their deviation, in seeds'",
-        "better than none",
-        "with sites",
-    )
+    for record in files.values():
+        long = record["longer"]
+        peers = ", ".join(f"{peer} {decimals(value)}" for peer, value in long["peers"].items())
+        yield (
+            f"The longer one of {record['rows'][-1]['training']}: {long['training']}, {long['steps']:,} steps, "
+            f"{long['seconds']:.2f} s a child, policies at {long['rate']:g}: {averaged(long['random'])}; "
+            f"none {averaged(long['none'])}; {peers}."
+        )
+        yield ""
     shown = [
         (
             *(row["training"], f"{row['steps']:,}", f"{rate['rate']:g}", averaged(rate["random"])),
@@ -93,9 +129,15 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
             interval(rate["with_sites_used"]),
         )
         for row in rows
-        for rate in row["rates"]
+        for rate in row.get("rates", ())
     ]
+    head = ("training", "steps", "rate", "random policies", "deviation, in seeds'", "better than none", "with sites")
     yield from markdown(head, shown)
+
+
+def passed(row: Mapping[str, Any]) -> bool:
+    worth: float = row["gain_in_deviations"]
+    return worth >= WORTH
 
 
 def searches(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -149,7 +191,7 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
             )
             for row in rows
         ]
-        yield from markdown(("policy", "rate", "in the search", "new seeds", "4x longer"), line)
+        yield from markdown(("policy", "rate", "in the search", "new seeds", "longer"), line)
 
 
 def honest(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -251,7 +293,14 @@ def main() -> None:
     parser.add_argument("--simulated", type=Path, default=Path("results/simulate.json"))
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     args = parser.parse_args()
-    stages = {"proxy": proxies, "search": searches, "finalists": finalists, "honest": honest}
+    stages = {
+        "descent": descents,
+        "candidates": candidates,
+        "proxy": proxies,
+        "search": searches,
+        "finalists": finalists,
+        "honest": honest,
+    }
     found = {stage: records(args.folder, stage) for stage in stages}
     lines = ["## Penn Treebank", "", *cost(found)]
     for stage, told in stages.items():

@@ -1,6 +1,7 @@
-"""What the scripts of the Penn Treebank study share: trainings, baselines, the journal, and how children are trained.
+"""What the scripts of the Penn Treebank study share: options, the journal, and how children are trained.
 
     python benchmarks/ptb_descent.py      at which learning rate children learn, whatever their policy
+    python benchmarks/ptb_candidates.py   where regularization pays at all: a few children of several trainings
     python benchmarks/ptb_proxy.py        which training is worth searching with, and at which rate
     python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
@@ -10,7 +11,7 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first five take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
+The first six take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
 where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same command
 again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from them
 alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
@@ -19,22 +20,17 @@ A job trains `--together` children at once (`LanguageTraining.fit_many`), and ta
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
 them. What it costs in steps of one child, for S `--steps` of a child of the search and 4 S of a final one:
 
-    proxy 624 S, with another `--longer-training` 672 S;  search 1,536 S;  finalists 384 S;  final table 768 S
+    proxy 420 S;  search 1,536 S;  finalists 384 S;  final table 768 S, and shorter trainings without a policy
 
 and for each job 8 readings of the validation text, as long as 160 steps by estimate. These scripts need torch and
 numpy, and no database.
-
-The classical baselines are policies here, so that they can be trained in the same crowd: a pattern of 70 words without
-gaps covers a segment, hence it is Dropout, WordDropout where channels share a draw, and Variational Dropout where words
-do. They differ from the usual ones in two things, as policies do: what is kept is rescaled by its realised share, not
-by the expected one; and keys and values, which reach back into the memory, draw anew after 70 words where words share.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,94 +39,19 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from autodropout.controller import PROPOSERS
-from autodropout.layers import baseline
-from autodropout.recipes.language import ptb_small
-from autodropout.spaces import TRANSFORMER_SITES, Policy, SequencePattern, TransformerPolicy, TransformerSpace
+from autodropout.spaces import Policy
 from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.training.language import REWARD, LanguageTraining
 from autodropout.training.run import Run, identity
+from ptb_trainings import SPACE, TRAININGS, Tokens
 from recording import averaged, facts, options
 
-SPACE = TransformerSpace()
 PAUSED = 3  # the exit code of a piece that has left something to do
 SMOKE_STEPS = 400  # a smoke test trains for so many times fewer
 TOGETHER, SMOKE_TOGETHER = 48, 12
 LONGER = 4  # times as many steps has what a search is for, if nothing else is said
 MINIBATCH = 16  # policies that a method proposes at once
 METHODS = ("random", "controller-paper", "controller")
-
-Tokens = tuple[int, ...]
-
-
-def small(steps: int) -> LanguageTraining:
-    """The recipe `ptb-small`."""
-    return ptb_small(steps)
-
-
-def small_with_dropouts(steps: int) -> LanguageTraining:
-    """With the dropouts of embedding and softmax that the paper's model has beside a policy."""
-    training = ptb_small(steps)
-    return replace(training, size=replace(training.size, embedding_dropout=0.5, softmax_dropout=0.6))
-
-
-def tiny(steps: int) -> LanguageTraining:
-    """Half as deep and as wide: cheaper, if it will do."""
-    training = ptb_small(steps)
-    return replace(training, size=replace(training.size, layers=2, width=128, heads=4, inner=512))
-
-
-def narrow(steps: int) -> LanguageTraining:
-    """As deep, and half as wide."""
-    training = ptb_small(steps)
-    return replace(training, size=replace(training.size, width=128, heads=4, inner=512))
-
-
-def tiny_half(steps: int) -> LanguageTraining:
-    """Both: as many parameters for each word as the small one has for the whole text, more or less."""
-    return replace(tiny(steps), training_words=464_000)
-
-
-def half(steps: int) -> LanguageTraining:
-    """With half of the text."""
-    return replace(ptb_small(steps), training_words=464_000)
-
-
-def quarter(steps: int) -> LanguageTraining:
-    """With a quarter of the text: it overfits after as many words as the whole one does in four times more steps."""
-    return replace(ptb_small(steps), training_words=232_000)
-
-
-TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
-    "small": small,
-    "small-dropouts": small_with_dropouts,
-    "tiny": tiny,
-    "narrow": narrow,
-    "tiny-half": tiny_half,
-    "half": half,
-    "quarter": quarter,
-}
-
-NONE: Tokens = (0,) * len(SPACE.tokens)
-KINDS = {"dropout": {}, "variational_dropout": {"share_t": True}, "word_dropout": {"share_c": True}}
-
-
-def classical(kind: str, sites: Sequence[str]) -> Tokens:
-    """A classical method at these sites, as a policy."""
-    pattern = {"size": 70, "stride": 0, "share_t": False, "share_c": False} | KINDS[kind]
-    nothing = {"size": 0, "stride": 0, "share_t": False, "share_c": False}
-    patterns = {
-        site: SequencePattern.model_validate(pattern if site in sites else nothing) for site in TRANSFORMER_SITES
-    }
-    return SPACE.encode(TransformerPolicy(sites=patterns))
-
-
-def families() -> dict[str, Tokens]:
-    """The classical methods at the sites where they are usual, and at all."""
-    found = {}
-    for kind in KINDS:
-        found[kind] = classical(kind, baseline(kind).transformer)
-        found[f"{kind}, all sites"] = classical(kind, TRANSFORMER_SITES)
-    return found
 
 
 class Child(NamedTuple):
@@ -325,13 +246,20 @@ def study_options(
     parser.add_argument("--longer-training", choices=TRAININGS, default=None, help="of the final ones; the same")
     parser.add_argument("--steps", type=int, default=4_000, help="of a child of the search")
     parser.add_argument("--longer-steps", type=int, default=None, help=f"of the final ones; {LONGER} times as many")
-    parser.add_argument("--rate", type=float, default=0.1, help="to search at")
+    parser.add_argument("--rate", type=float, default=0.05, help="to search at")
+    parser.add_argument("--longer-rate", type=float, default=None, help="of policies there before tuning; the same")
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
     sizes.add_argument("--candidates", nargs="+", default=list(candidates), help="a training and its steps: small:6000")
     sizes.add_argument("--lengths", type=float, nargs="*", default=[0.25, 0.5], help="of shorter proxies, in --steps")
+    sizes.add_argument(
+        "--screen", action="store_true", help="only what shows whether a proxy's order is the longer one's"
+    )
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
     sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
+    sizes.add_argument(
+        "--none-steps", type=int, nargs="*", default=[], help="lengths of final trainings without a policy"
+    )
     sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
     sizes.add_argument("--final-seeds", type=int, default=13, help="for each method of the final table")
     args = parser.parse_args(argv)
@@ -341,6 +269,7 @@ def study_options(
         parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
     args.longer_training = args.longer_training or args.training
     args.longer_steps = args.longer_steps or LONGER * args.steps
+    args.longer_rate = args.longer_rate or args.rate
     args.folder = args.folder or Path("out/ptb-smoke" if args.smoke else "results/ptb")
     args.together = args.together or (SMOKE_TOGETHER if args.smoke else TOGETHER)
     args.out = args.out or args.folder / f"{name}.json"

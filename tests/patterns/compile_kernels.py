@@ -68,6 +68,7 @@ def main() -> None:
         many = [value.expand(children, *value.shape) for value in (tokens[:4], rate, seed)]
         bits, kept = sequence.sequence_bits(*many, stream, [2, 70, channels])
         apply.apply_rows(torch.empty(children, 2, 70, channels, dtype=torch.float16), bits, kept)
+    sequence.sequence_bits(tokens[:4], rate, seed, stream, [64, 512, 1024])  # large enough for lanes with several units
     conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 1, [1, 16], [2, 2], True)
     for dtype in (torch.float32, torch.bfloat16):
         compile_others(dtype)

@@ -16,6 +16,7 @@ import torch
 
 import autodropout as ad
 import ptb_all
+import ptb_candidates
 import ptb_descent
 import ptb_finalists
 import ptb_honest
@@ -24,6 +25,7 @@ import ptb_report
 import ptb_search
 import ptb_study
 import ptb_table
+import ptb_trainings
 from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.tables import Journal
 from autodropout.training.run import Run
@@ -90,7 +92,7 @@ class Fake:
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = {"small": lambda steps: Fake(steps)}
-    for script in (ptb_study, ptb_descent):
+    for script in (ptb_study, ptb_descent, ptb_candidates):
         monkeypatch.setattr(script, "TRAININGS", fakes)
     trained.clear()
     prepared.clear()
@@ -111,8 +113,9 @@ def test_from_proxy_to_table(
     run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
     record = json.loads((tmp_path / "proxy-small.json").read_text())
-    assert record["rows"][0]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
-    assert record["rows"][0]["longer_steps"] == record["rows"][2]["steps"]
+    assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
+    assert record["longer"]["steps"] == 4 * record["rows"][-1]["steps"]
+    assert all("best_peer" not in row for row in record["rows"][:-1]), "only at full length"
     assert [note["what"] for note in record["trained"]] == ["from here on small"]
     search = json.loads((tmp_path / "search-0.json").read_text())["rows"]
     assert [row["method"] for row in search] == ["random", "controller-paper", "controller"]
@@ -150,9 +153,9 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 5
+    assert page.read_text().count("Not run yet") == 7
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
-    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
+    for script in (ptb_descent, ptb_candidates, ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
@@ -167,8 +170,8 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
         assert f"{claim['difference']:+.2f}" in line
     for row in honest["tables"]["test_perplexity, from none"]:
         assert f"| {row['method']} | {row['rate']:g} | {row['mean']:.2f}" in text
-    for row in json.loads((tmp_path / "proxy-small.json").read_text())["rows"]:
-        assert f"{row['gain_in_deviations']:.1f}" in text
+    (row,) = (r for r in json.loads((tmp_path / "proxy-small.json").read_text())["rows"] if "best_peer" in r)
+    assert f"{row['gain_in_deviations']:.1f}" in text
     assert all((tmp_path / "docs" / name).stat().st_size > 5_000 for name in ("ptb-search.png", "ptb-honest.png"))
 
 
@@ -216,11 +219,11 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
         run(script, monkeypatch, *arguments)
         return trained[before:]
 
-    assert jobs(ptb_proxy, *options) == [48] * 15
-    assert jobs(ptb_proxy, "--folder", str(tmp_path), "--lengths", "1") == [48] * 3, "longer ones are there already"
+    assert jobs(ptb_proxy, *options, "--screen") == [48] * 4
+    assert jobs(ptb_proxy, *options) == [48] * 3, "the others are there already"
     assert jobs(ptb_search, *options) == [48]
     assert jobs(ptb_finalists, *options) == [48, 48, 48, 41, 48]
-    assert jobs(ptb_honest, *options) == [48, 48, 48, 43]
+    assert jobs(ptb_honest, *options, "--none-steps", "4000", "2000") == [48, 48, 48, 43, 13, 13]
     assert set(prepared) == {48}, "compiled once"
     seeds = {p: {e.trial.seed for e in Journal(tmp_path / f"{p}.jsonl").entries} for p in ("finalists", "honest")}
     seeds["search"] = {entry.trial.seed for entry in Journal(tmp_path / "search.jsonl").entries}
@@ -240,7 +243,7 @@ def piece(tmp_path: Path, together: int = 3, minutes: float = 1.0) -> ptb_study.
 
 def children(count: int, rates: Sequence[float] = (0.1,)) -> list[ptb_study.Child]:
     return [
-        ptb_study.Child("random", number, ptb_study.NONE, rate, seed=7) for rate in rates for number in range(count)
+        ptb_study.Child("random", number, ptb_trainings.NONE, rate, seed=7) for rate in rates for number in range(count)
     ]
 
 
@@ -255,7 +258,9 @@ def test_jobs_are_full(tmp_path: Path) -> None:
     assert trained[3:] == [2], "what is in the journal is not trained again"
     assert again[:4] == found[:4]
     with pytest.raises(SystemExit, match="has another policy under"):
-        piece(tmp_path).train("p", "small", 4_000, [children(1)[0]._replace(tokens=ptb_study.families()["dropout"])])
+        piece(tmp_path).train(
+            "p", "small", 4_000, [children(1)[0]._replace(tokens=ptb_trainings.families()["dropout"])]
+        )
     for trial, test in piece(tmp_path).train("final", "small", 4_000, children(4), test=True):
         assert test == pytest.approx(0.99 * trial.value), "by the weights that were best on validation data"
 
@@ -305,12 +310,12 @@ def test_a_search_goes_on_as_if_it_had_not_been_cut(
 
 
 def test_the_classical_methods_are_policies() -> None:
-    found = ptb_study.families()
+    found = ptb_trainings.families()
     assert len(set(found.values())) == len(found) == 6
-    everywhere = ptb_study.SPACE.decode(found["variational_dropout, all sites"])
+    everywhere = ptb_trainings.SPACE.decode(found["variational_dropout, all sites"])
     assert tuple(everywhere.sites) == TRANSFORMER_SITES
     assert {str(pattern) for pattern in everywhere.sites.values()} == {"size=70 stride=0 share_t"}
-    usual = ptb_study.SPACE.decode(found["word_dropout"])
+    usual = ptb_trainings.SPACE.decode(found["word_dropout"])
     used = tuple(site for site, pattern in usual.sites.items() if not pattern.is_none)
     assert used == ad.baseline("word_dropout").transformer
 

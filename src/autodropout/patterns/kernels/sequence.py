@@ -3,10 +3,11 @@
 One kernel. A lane makes a unit of some neighbouring bytes of one line, that is of one token's channels; units are
 counted through a child's lines one after another, so that short lines leave no lane idle.
 1. How long a unit is depends on the line: long enough for what a unit takes at once to be small beside its values, and
-   such that little is computed behind the line's last channel. A line of 38 channels is one unit of 5 bytes.
+   such that little is computed behind the line's last channel. A line of 38 channels is one unit of 5 bytes. Of a large
+   tensor's long lines a lane makes several units in turn, and finds once where in its row the line is.
 2. A hash of 64 bits serves four channels, and from one hash to the next the counter advances by an addition. Where
    lines are no multiple of 4 channels, a hash serves two of them: by halves where they are a multiple of 2, else by
-   shifts. All in all a value takes 11 instructions of compute capability 9.0 in lines of 1024 channels, 12 in lines of
+   shifts. All in all a value takes 10 instructions of compute capability 9.0 in lines of 1024 channels, 12 in lines of
    140 or 900, 14 in lines of 38; and a program takes 270 before its first.
 3. Whether a token is covered, and which run it lies in, is found for each unit, and so is where its row's runs start.
 4. Shared along channels, a unit is hashed once; a pattern of size 0 hashes nothing.
@@ -40,15 +41,19 @@ def sequence_bits(
         return bits, kept
     unit = unit_bytes(row_bytes)
     units = triton.cdiv(row_bytes, unit)
-    count = prod(leading) * length * units
+    lines, children = prod(leading) * length, seed.numel()
+    turns = next(turns for turns in (4, 2, 1) if turns == 1 or _has_turns(units, turns, children * lines))
+    units //= turns
+    count = lines * units
     assert count < 2**31 - PROGRAMS * LANES, "a child of more than 2 billion units"
-    children, tiles = seed.numel(), triton.cdiv(count, LANES)
+    tiles = triton.cdiv(count, LANES)
     steps = triton.cdiv(tiles, max(1, min(tiles, PROGRAMS // children)))
     words = unit % 4 == 0 and row_bytes % 4 == 0
     _draw[(triton.cdiv(tiles, steps), children)](
         tokens.contiguous(), rate.contiguous(), seed.contiguous(), bits.view(torch.int32) if words else bits, kept,
         stream, count, length, channels, units, steps,
-        UNIT=unit, EVERY=gcd(channels, 4), WHOLE=channels % (8 * unit) == 0, WORDS=words, LANES=LANES, num_warps=4,
+        UNIT=unit, TURNS=turns, EVERY=gcd(channels, 4), WHOLE=channels % (8 * unit) == 0, WORDS=words, LANES=LANES,
+        num_warps=4,
     )  # fmt: skip
     return bits, kept
 
@@ -56,6 +61,11 @@ def sequence_bits(
 def unit_bytes(row_bytes: int) -> int:
     """The length of unit by which a line takes the fewest instructions; of equal ones, the longest."""
     return min(range(8, 0, -1), key=lambda unit: triton.cdiv(row_bytes, unit) * (unit * OF_BYTE + OF_UNIT))
+
+
+def _has_turns(units: int, turns: int, lines: int) -> bool:
+    """Whether lanes that make so many units each come out even in a line, and are still enough for all programs."""
+    return units % turns == 0 and lines * (units // turns) >= PROGRAMS * LANES
 
 
 @triton.jit
@@ -112,9 +122,10 @@ def _lowest(room):
 )
 def _draw(
     tokens, rate, seed, bits, kept, stream: tl.int64, count, length, channels, units, steps,
-    UNIT: tl.constexpr, EVERY: tl.constexpr, WHOLE: tl.constexpr, WORDS: tl.constexpr, LANES: tl.constexpr,
+    UNIT: tl.constexpr, TURNS: tl.constexpr, EVERY: tl.constexpr, WHOLE: tl.constexpr, WORDS: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
-    """A program makes `steps` times LANES units of UNIT bytes."""
+    """A program makes `steps` times LANES times TURNS units of UNIT bytes; a line has TURNS * `units`."""
     child = tl.program_id(1)
     size = tl.load(tokens + child * 4)
     stride = tl.load(tokens + child * 4 + 1)
@@ -148,32 +159,33 @@ def _draw(
         index = row.to(tl.int64) * line_slots + tl.where(share_t, run.to(tl.int32), token)
         index *= width  # of the line's first draw
         skipped = ((index & 3) * 16).to(tl.uint64)
-        low = tl.zeros((LANES,), tl.uint32)
-        high = low
+        shared = tl.zeros((LANES,), tl.uint32)
         if share_c:
             draw = (mix(key + (index >> 2).to(tl.uint64) * GOLDEN) >> skipped).to(tl.int16)
-            low = tl.where(draw.to(tl.int32) < limit, low - 1, low)
-            high = low
-        elif size > 0:
-            counter = key + ((index >> 2) + unit * (2 * UNIT)).to(tl.uint64) * GOLDEN
-            low, high = _channels(counter, skipped, limit, UNIT, EVERY)
-        if not WHOLE or UNIT % 4 != 0:
-            room = tl.minimum(channels - unit * (8 * UNIT), 8 * UNIT)  # how many of its channels are there
-            low &= _lowest(room)
-            high &= _lowest(room - 32)
-        low = tl.where(covered, low, 0)
-        high = tl.where(covered, high, 0)
-        dropped += ones(low)
-        if UNIT > 4:
-            dropped += ones(high)
-        first = (of_child + line.to(tl.int64)) * row_bytes + unit * UNIT
-        if WORDS:
-            tl.store(bits + (first >> 2), low, mask=here)
+            shared = tl.where(draw.to(tl.int32) < limit, shared - 1, shared)
+        for turn in range(TURNS):
+            own = unit * TURNS + turn
+            low, high = shared, shared
+            if (size > 0) & ~share_c:
+                counter = key + ((index >> 2) + own * (2 * UNIT)).to(tl.uint64) * GOLDEN
+                low, high = _channels(counter, skipped, limit, UNIT, EVERY)
+            if not WHOLE or UNIT % 4 != 0:
+                room = tl.minimum(channels - own * (8 * UNIT), 8 * UNIT)  # how many of its channels are there
+                low &= _lowest(room)
+                high &= _lowest(room - 32)
+            low = tl.where(covered, low, 0)
+            high = tl.where(covered, high, 0)
+            dropped += ones(low)
             if UNIT > 4:
-                tl.store(bits + (first >> 2) + 1, high, mask=here & (unit * UNIT + 4 < row_bytes))
-        else:
-            for byte in tl.static_range(UNIT):
-                part = (low >> (8 * byte)) if byte < 4 else (high >> (8 * (byte - 4)))
-                tl.store(bits + first + byte, part.to(tl.uint8), mask=here & (unit * UNIT + byte < row_bytes))
+                dropped += ones(high)
+            first = (of_child + line.to(tl.int64)) * row_bytes + own * UNIT
+            if WORDS:
+                tl.store(bits + (first >> 2), low, mask=here)
+                if UNIT > 4:
+                    tl.store(bits + (first >> 2) + 1, high, mask=here & (own * UNIT + 4 < row_bytes))
+            else:
+                for byte in tl.static_range(UNIT):
+                    part = (low >> (8 * byte)) if byte < 4 else (high >> (8 * (byte - 4)))
+                    tl.store(bits + first + byte, part.to(tl.uint8), mask=here & (own * UNIT + byte < row_bytes))
     total = tl.sum(dropped)
     tl.atomic_add(kept + child, -total.to(tl.int64), mask=total > 0, sem="relaxed")
