@@ -15,7 +15,9 @@ For a training of `--steps`, in one table:
 - the rate to search at: how far policies lie apart at each, how many are better than none, and how much of their order
   is only the number of sites they use. Where that is most of it, a search mostly learns to use fewer sites.
 
-With `--screen` only the correlations are found, for 48 children. Trainings that fail stay in the journal.
+These are three parts, which `--parts` can do without: what is compared with the longer one, rates, and the longer one.
+The table is made of those that are asked for, but not without the first and the last. Trainings that fail stay in the
+journal.
 """
 
 import statistics
@@ -182,11 +184,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "proxy", argv)
     piece = Piece(args, "proxy")
     count, rate = 4 if piece.smoke else 34, args.rate  # so that jobs of 48 are full
-    lengths = [round(share * args.steps) for share in args.lengths]
-    found = {steps: compared(piece, args.training, steps, count, rate) for steps in (*lengths, args.steps)}
-    others = {} if args.screen else all_rates(piece, args.training, args.steps, count, rate)
-    final = (args.longer_training, args.longer_steps)  # last: it may be another crowd
-    longer = compared_longer(piece, *final, count, args.longer_rate)
+    lengths = [*(round(share * args.steps) for share in args.lengths), args.steps]
+    final = (args.longer_training, args.longer_steps)
+    found, others, longer = {}, {}, {}
+    if "compared" in args.parts:
+        found = {steps: compared(piece, args.training, steps, count, rate) for steps in lengths}
+    if "rates" in args.parts:
+        others = all_rates(piece, args.training, args.steps, count, rate)
+    if "longer" in args.parts:  # last: it may be another crowd
+        longer = compared_longer(piece, *final, count, args.longer_rate)
+    if not found or not longer:
+        return
     rows = [judge_length(piece, args.training, steps, of, longer) for steps, of in found.items()]
     if others:
         none = of_method("none", found[args.steps])

@@ -52,6 +52,7 @@ TOGETHER, SMOKE_TOGETHER = 48, 12
 LONGER = 4  # times as many steps has what a search is for, if nothing else is said
 MINIBATCH = 16  # policies that a method proposes at once
 METHODS = ("random", "controller-paper", "controller")
+PARTS = ("compared", "rates", "longer")
 
 
 class Child(NamedTuple):
@@ -252,9 +253,7 @@ def study_options(
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
     sizes.add_argument("--candidates", nargs="+", default=list(candidates), help="a training and its steps: small:6000")
     sizes.add_argument("--lengths", type=float, nargs="*", default=[0.25, 0.5], help="of shorter proxies, in --steps")
-    sizes.add_argument(
-        "--screen", action="store_true", help="only what shows whether a proxy's order is the longer one's"
-    )
+    sizes.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
     sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
     sizes.add_argument(

@@ -52,6 +52,11 @@ def tiny_half(steps: int) -> LanguageTraining:
     return replace(tiny(steps), training_words=464_000)
 
 
+def tiny_quarter(steps: int) -> LanguageTraining:
+    """As many parameters for each word of its text as the small one has, more or less."""
+    return replace(tiny(steps), training_words=232_000)
+
+
 def half(steps: int) -> LanguageTraining:
     """With half of the text."""
     return replace(ptb_small(steps), training_words=464_000)
@@ -68,6 +73,7 @@ TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
     "tiny": tiny,
     "narrow": narrow,
     "tiny-half": tiny_half,
+    "tiny-quarter": tiny_quarter,
     "narrow-half": narrow_half,
     "half": half,
     "quarter": quarter,

@@ -219,7 +219,9 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
         run(script, monkeypatch, *arguments)
         return trained[before:]
 
-    assert jobs(ptb_proxy, *options, "--screen") == [48] * 4
+    assert jobs(ptb_proxy, *options, "--parts", "longer") == [48]
+    assert not list(tmp_path.glob("proxy*.json")), "there is nothing to compare it with"
+    assert jobs(ptb_proxy, *options, "--parts", "compared", "longer") == [48] * 3
     assert jobs(ptb_proxy, *options) == [48] * 3, "the others are there already"
     assert jobs(ptb_search, *options) == [48]
     assert jobs(ptb_finalists, *options) == [48, 48, 48, 41, 48]
