@@ -13,12 +13,14 @@ import ptb_finalists
 import ptb_honest
 import ptb_proxy
 import ptb_search
+import ptb_transfer
 
 STAGES = {
     "proxy": ptb_proxy.main,
     "search": ptb_search.main,
     "finalists": ptb_finalists.main,
     "honest": ptb_honest.main,
+    "transfer": ptb_transfer.main,
 }
 
 

@@ -16,6 +16,7 @@ step 1. Beside the p-values of sign flips stand those for two claims, doubled. T
 had twice the trials, so nothing is claimed of it. A test score that is in the journal is never computed again.
 """
 
+import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -143,11 +144,10 @@ def decided(scores: Mapping[str, Mapping[float, Sequence[float]]], peers: Method
     return rates, max(peers, key=lambda method: means[method][rates[method]])
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "honest", argv)
-    piece = Piece(args, "honest")
-    name, steps = args.longer_training, args.longer_steps
-    peers, policies = finalists(piece, args.seed, name, piece.training(name, steps).steps)
+def final_table(
+    piece: Piece, args: argparse.Namespace, name: str, steps: int, peers: Methods, policies: Methods
+) -> dict[str, Any]:
+    """Rates are tuned, then all are trained with new seeds: both steps of above."""
     scores = tuned(piece, name, steps, peers | policies, args.tuning_seeds)
     rates, best_peer = decided(scores, peers)
     edges = [method for method, rate in rates.items() if rate in (min(scores[method]), max(scores[method]))]
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = piece.train("final", name, steps, children, test=True)
     shorter = none_shorter(piece, name, args.none_steps, args.final_seeds)
     found += shorter
-    record = piece.record(f"Penn Treebank, {name}, {steps} steps, rates tuned with {args.tuning_seeds} seeds each")
+    record = piece.record(f"{name}, {steps} steps, rates tuned with {args.tuning_seeds} seeds each")
     record["tuning"] = {m: {f"{rate:g}": perplexities(of) for rate, of in by.items()} for m, by in scores.items()}
     record |= {"rates": rates, "at_the_edge": edges, "best_classical": best_peer}
     record["diverged"] = [[e.trial.method, e.trial.seed] for e in found if e.trial.value is None]
@@ -178,8 +178,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             said = claim(found, metric, OURS, other, claims=2)
             record["claims"].append(said)
             print(f"{metric}: {OURS} better than {other}: {'yes' if said['holds'] else 'NOT SHOWN'}")
-    write(record, args.out)
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
+    return record
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "honest", argv)
+    piece = Piece(args, "honest")
+    name, steps = args.longer_training, args.longer_steps
+    peers, policies = finalists(piece, args.seed, name, piece.training(name, steps).steps)
+    write(final_table(piece, args, name, steps, peers, policies), args.out)
 
 
 if __name__ == "__main__":

@@ -197,6 +197,18 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
 def honest(files: Mapping[Path, Record]) -> Iterator[str]:
     yield "### The final table"
     yield ""
+    yield from final(files)
+    yield "![test perplexity of each method](ptb-honest.png)"
+    yield ""
+
+
+def transfer(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield "### The same policies on WikiText-2"
+    yield ""
+    yield from final(files)
+
+
+def final(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
@@ -220,8 +232,6 @@ def honest(files: Mapping[Path, Record]) -> Iterator[str]:
         if record["diverged"]:
             lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
             yield f"Diverged, hence not in the table: {lost}."
-        yield ""
-        yield "![test perplexity of each method](ptb-honest.png)"
         yield ""
 
 
@@ -300,6 +310,7 @@ def main() -> None:
         "search": searches,
         "finalists": finalists,
         "honest": honest,
+        "transfer": transfer,
     }
     found = {stage: records(args.folder, stage) for stage in stages}
     lines = ["## Penn Treebank", "", *cost(found)]

@@ -6,12 +6,13 @@
     python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
+    python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once
     python benchmarks/ptb_table.py        all trials as one Parquet file
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first six take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
+The first seven take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
 where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same command
 again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from them
 alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
@@ -101,7 +102,10 @@ class Piece:
 
     def entries(self, name: str) -> list[Entry]:
         """What another script of the study has found."""
-        return Journal(self.folder / f"{name}.jsonl").entries
+        path = self.folder / f"{name}.jsonl"
+        if not path.exists():
+            raise SystemExit(f"{path} is not there: run ptb_{name}.py first")
+        return Journal(path).entries
 
     def training(self, name: str, steps: int) -> LanguageTraining:
         training = TRAININGS[name](steps)

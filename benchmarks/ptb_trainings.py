@@ -67,6 +67,11 @@ def quarter(steps: int) -> LanguageTraining:
     return replace(ptb_small(steps), training_words=232_000)
 
 
+def wikitext2(steps: int) -> LanguageTraining:
+    """The small one on half of another text, about as long as the whole of Penn Treebank's."""
+    return replace(ptb_small(steps), corpus="wikitext-2", vocabulary=33_278, training_words=1_000_000)
+
+
 TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
     "small": small,
     "small-dropouts": small_with_dropouts,
@@ -77,6 +82,7 @@ TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
     "narrow-half": narrow_half,
     "half": half,
     "quarter": quarter,
+    "wikitext-2": wikitext2,
 }
 
 NONE: Tokens = (0,) * len(SPACE.tokens)

@@ -26,6 +26,7 @@ import ptb_search
 import ptb_study
 import ptb_table
 import ptb_trainings
+import ptb_transfer
 from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.tables import Journal
 from autodropout.training.run import Run
@@ -91,7 +92,7 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = {"small": lambda steps: Fake(steps)}
+    fakes = {name: lambda steps: Fake(steps) for name in ("small", "wikitext-2")}
     for script in (ptb_study, ptb_descent, ptb_candidates):
         monkeypatch.setattr(script, "TRAININGS", fakes)
     trained.clear()
@@ -153,9 +154,9 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 7
+    assert page.read_text().count("Not run yet") == 8
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
-    for script in (ptb_descent, ptb_candidates, ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
+    for script in (ptb_descent, ptb_candidates, ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_transfer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
@@ -163,13 +164,14 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     assert text.endswith("\nBy hand.\n")
     assert text.count("Not run yet") == 1, "the simulator's part"
     honest = json.loads((tmp_path / "honest.json").read_text())
+    final = text.partition("### The final table")[2].partition("### ")[0]
     for claim in honest["claims"]:
         begins = f"- {claim['metric'].replace('_', ' ')}: the {claim['method']} is "
-        (line,) = (line for line in text.splitlines() if line.startswith(begins) and f"than {claim['than']}:" in line)
+        (line,) = (line for line in final.splitlines() if line.startswith(begins) and f"than {claim['than']}:" in line)
         assert ("not shown" in line) != claim["holds"]
         assert f"{claim['difference']:+.2f}" in line
     for row in honest["tables"]["test_perplexity, from none"]:
-        assert f"| {row['method']} | {row['rate']:g} | {row['mean']:.2f}" in text
+        assert f"| {row['method']} | {row['rate']:g} | {row['mean']:.2f}" in final
     (row,) = (r for r in json.loads((tmp_path / "proxy-small.json").read_text())["rows"] if "best_peer" in r)
     assert f"{row['gain_in_deviations']:.1f}" in text
     assert all((tmp_path / "docs" / name).stat().st_size > 5_000 for name in ("ptb-search.png", "ptb-honest.png"))
@@ -196,6 +198,10 @@ def test_half_a_search_has_no_finalists(tmp_path: Path, monkeypatch: pytest.Monk
         run(ptb_finalists, monkeypatch, *folder)
     with pytest.raises(SystemExit, match="not all are there: nothing"):
         run(ptb_honest, monkeypatch, *folder)
+    with pytest.raises(SystemExit, match=r"run ptb_honest\.py first"):
+        run(ptb_transfer, monkeypatch, *folder)
+    with pytest.raises(SystemExit, match=r"proxy\.jsonl is not there: run ptb_proxy\.py first"):
+        run(ptb_finalists, monkeypatch, "--smoke", "--folder", str(tmp_path / "empty"))
 
 
 def test_the_best_is_not_judged_by_what_chose_it() -> None:
