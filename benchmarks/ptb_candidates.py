@@ -7,24 +7,20 @@ to say by how much, enough to see whether. Where children are best before their 
 reward that is the best of a curve is one of stopping early: the step of the best reading is in the table.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from autodropout.tables import Entry
-from ptb_proxy import nothing, policies
-from ptb_study import Child, Piece, perplexities, reward, rewards_of, spread, study_options
+from ptb_study import Child, Piece, nothing, perplexities, policies, reward, study_options
 from ptb_trainings import TRAININGS, families
-from recording import Table, decimals, write
+from recording import Table, averaged, decimals, write
 
 CANDIDATES = ("small:4000", "small:6000", "half:4000", "narrow:8000", "tiny:8000", "tiny:16000")
 CLASSICAL = (
     *(("dropout", 0.1), ("dropout", 0.2), ("variational_dropout", 0.1), ("word_dropout", 0.1)),
     *(("dropout, all sites", 0.05), ("dropout, all sites", 0.1), ("variational_dropout, all sites", 0.05)),
 )
-COLUMNS = ("none", "none best at", "best classical", "random, best", "s a child")
+COLUMNS = ("none", "none best at", "best classical", "random, best")
 
 
 def candidate(text: str) -> tuple[str, int]:
@@ -40,40 +36,35 @@ def best_reading(entry: Entry) -> int:
 
 
 def judge(name: str, steps: int, children: Sequence[Child], entries: Sequence[Entry]) -> dict[str, Any]:
-    rewards = dict(zip(children, rewards_of(entries), strict=True))
-    peers = {child: value for child, value in rewards.items() if child.method in families()}
+    found = {child: entry.trial for child, entry in zip(children, entries, strict=True)}
+    peers = {child: reward(trial) for child, trial in found.items() if child.method in families()}
     best = max(peers, key=lambda child: peers[child])
-    none = [value for child, value in rewards.items() if child.method == "none"]
-    random = [value for child, value in rewards.items() if child.method == "random"]
-    stops = Counter(best_reading(entry) for entry in entries if entry.trial.method == "none" and reward(entry.trial))
+    of = {m: [reward(trial) for child, trial in found.items() if child.method == m] for m in ("none", "random")}
     return {
         "training": name,
         "steps": steps,
-        "none": perplexities(none),
+        "none": perplexities(of["none"]),
+        "none_best_at": sorted({best_reading(e) for e in entries if e.trial.method == "none" and reward(e.trial)}),
         "peers": {f"{child.method} at {child.rate:g}": perplexities([value])[0] for child, value in peers.items()},
         "best_peer": f"{best.method} at {best.rate:g}",
-        "gain_in_deviations": (peers[best] - float(np.mean(none))) / float(np.std(none, ddof=1)),
-        "random": perplexities(random),
-        "none_best_at": dict(stops),
-        "seconds": entries[0].trial.seconds,
-        "shown": (spread(none), perplexities([peers[best]])[0], perplexities([max(random)])[0]),
+        "random": perplexities(of["random"]),
+        "best_random": perplexities([max(of["random"])])[0],
     }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "candidates", argv, candidates=CANDIDATES)
+    args = study_options(__doc__, "candidates", argv)
     piece = Piece(args, "candidates")
     piece.together = 16
     table, rows = Table(COLUMNS, 24, 20), []
-    for name, steps in map(candidate, args.candidates[: 2 if piece.smoke else None]):
+    for name, steps in map(candidate, args.candidates or CANDIDATES[: 2 if piece.smoke else None]):
         children = nothing(4) + [Child(method, 0, families()[method], rate, 0) for method, rate in CLASSICAL]
         children += policies(5, args.rate, 0)
         entries = piece.train("candidates", name, steps, children)
         row = judge(name, piece.training(name, steps).steps, children, entries)
         rows.append(row)
-        none, classical, random = row.pop("shown")
-        stop = ", ".join(f"{at:,}" for at in row["none_best_at"])
-        shown = (none, stop, decimals(classical), decimals(random), f"{row['seconds']:.2f}")
+        stops = ", ".join(f"{step:,}" for step in row["none_best_at"])
+        shown = (averaged(row["none"]), stops, decimals(row["peers"][row["best_peer"]]), decimals(row["best_random"]))
         table.row(f"{name}, {row['steps']:,} steps", dict(zip(COLUMNS, shown, strict=True)))
         print(f"    best: {row['best_peer']}")
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from autodropout.training.language import LanguageTraining
-from ptb_proxy import baselines, nothing, policies
-from ptb_study import Child, Piece, perplexities, rewards_of, study_options
+from ptb_study import Child, Piece, baselines, nothing, perplexities, policies, rewards_of, study_options
 from ptb_trainings import TRAININGS, families
 from recording import Table, write
 

@@ -27,30 +27,23 @@ from typing import Any
 import numpy as np
 
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
-from ptb_study import Child, Piece, perplexities, rewards_of, study_options
-from ptb_trainings import NONE, SPACE, Tokens, families
+from ptb_study import (
+    Child,
+    Piece,
+    baselines,
+    nothing,
+    perplexities,
+    policies,
+    random_policies,
+    rewards_of,
+    study_options,
+)
+from ptb_trainings import SPACE, Tokens, families
 from recording import Table, averaged, interval, write
 
 BASELINE_RATES = (0.05, 0.1, 0.2, 0.3)
 SEARCH_RATES = (0.05, 0.1, 0.2)
 PHASE = "proxy"
-
-
-def nothing(seeds: int) -> list[Child]:
-    return [Child("none", 0, NONE, 0.0, seed) for seed in range(seeds)]
-
-
-def baselines(seeds: int, rates: Sequence[float]) -> list[Child]:
-    return [
-        Child(name, 0, tokens, rate, seed)
-        for name, tokens in families().items()
-        for rate in rates
-        for seed in range(seeds)
-    ]
-
-
-def policies(count: int, rate: float, seed: int) -> list[Child]:
-    return [Child("random", number, SPACE.encode(SPACE.sample(number)), rate, seed) for number in range(count)]
 
 
 def sites_used(tokens: Tokens) -> int:
@@ -183,7 +176,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "proxy", argv)
     piece = Piece(args, "proxy")
-    count, rate = 4 if piece.smoke else 34, args.rate  # so that jobs of 48 are full
+    count, rate = random_policies(piece), args.rate
     lengths = [*(round(share * args.steps) for share in args.lengths), args.steps]
     final = (args.longer_training, args.longer_steps)
     found, others, longer = {}, {}, {}

@@ -14,21 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ptb_figures import Record, figures
-from recording import averaged, decimals, interval
+from ptb_report_proxies import candidates, descents, orders, proxies
+from recording import averaged, decimals, markdown, named
 
 BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
 TITLE = "# Results\n\n"
-WORTH = 5.0  # seed deviations that regularization has to be worth
 
 
 def records(folder: Path, stage: str) -> dict[Path, Record]:
     """The JSON files of a stage, by their paths."""
     return {path: json.loads(path.read_text()) for path in sorted(folder.glob(f"{stage}*.json"))}
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines] + [""]
 
 
 def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
@@ -48,96 +43,6 @@ def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
     yield from markdown(("stage", "trials", "minutes", "machine"), rows)
     yield "Minutes are of the machine: training, judging, compiling and capturing."
     yield ""
-
-
-def descents(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Learning rates at which children learn"
-    yield ""
-    for path, record in files.items():
-        known = f"{record['by_frequency']:.0f}"
-        yield f"`{path.name}`: {record['what']}. Who has learned is below half of {known}, what word frequencies give."
-        yield ""
-        shown = []
-        for row in record["rows"]:
-            medians = (row[kind][(len(row[kind]) - 1) // 2] for kind in ("none", "classical", "random"))
-            learned = f"{row['learned']} of {row['children']}"
-            shown.append((f"{row['lr']:g}", row["warmup"], learned, *map(decimals, medians)))
-        head = ("learning rate", "warm-up, steps", "have learned", "none, median", "classical", "random policies")
-        yield from markdown(head, shown)
-
-
-def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Where regularization pays at all"
-    yield ""
-    yield f"{named(files)}. Validation perplexity: 4 children without a policy, 7 classical ones, 5 random policies."
-    yield ""
-    shown = []
-    for row in (row for record in files.values() for row in record["rows"]):
-        stops = ", ".join(f"{int(step):,}" for step in row["none_best_at"])
-        best = f"{decimals(row['peers'][row['best_peer']])}, {row['best_peer']}"
-        random = decimals(min((value for value in row["random"] if value is not None), default=None))
-        shown.append((row["training"], f"{row['steps']:,}", averaged(row["none"]), stops, best, random))
-    head = ("training", "steps", "none", "which was best after steps", "best classical of 7", "best random of 5")
-    yield from markdown(head, shown)
-
-
-def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Which training is worth searching with"
-    yield ""
-    yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
-    yield ""
-    rows = [row for record in files.values() for row in record["rows"]]
-    shown = []
-    for record in files.values():
-        for row in record["rows"]:
-            line: tuple[str | None, ...] = (row["training"], f"{row['steps']:,}", f"{row['seconds']:.2f}")
-            line += (averaged(row["none"]), f"{interval(row['longer'])}, {row['policies']} policies")
-            if "best_peer" in row:
-                gain = f"{row['gain_in_deviations']:.1f}" + ("" if passed(row) else ": **too little**")
-                best = f"{averaged(row['peers'][row['best_peer']])}, {row['best_peer']}"
-                line += (interval(row["two_seeds"]), best, gain)
-            else:
-                line += (None, None, None)
-            shown.append(line)
-    head = (
-        "training",
-        "steps",
-        "seconds",
-        "none",
-        "with the longer",
-        "two seeds",
-        "best classical",
-        "gain, deviations",
-    )
-    yield from markdown(head, shown)
-    failed = [f"{row['training']} at {row['steps']:,}" for row in rows if "best_peer" in row and not passed(row)]
-    yield f"Proxies that failed, by less than {WORTH:g} deviations: {'; '.join(failed) or 'none'}."
-    yield ""
-    for record in files.values():
-        long = record["longer"]
-        peers = ", ".join(f"{peer} {decimals(value)}" for peer, value in long["peers"].items())
-        yield (
-            f"The longer one of {record['rows'][-1]['training']}: {long['training']}, {long['steps']:,} steps, "
-            f"{long['seconds']:.2f} s a child, policies at {long['rate']:g}: {averaged(long['random'])}; "
-            f"none {averaged(long['none'])}; {peers}."
-        )
-        yield ""
-    shown = [
-        (
-            *(row["training"], f"{row['steps']:,}", f"{rate['rate']:g}", averaged(rate["random"])),
-            *(f"{rate['deviation_of_seeds']:.1f}", f"{rate['better_than_none']:.0%}"),
-            interval(rate["with_sites_used"]),
-        )
-        for row in rows
-        for rate in row.get("rates", ())
-    ]
-    head = ("training", "steps", "rate", "random policies", "deviation, in seeds'", "better than none", "with sites")
-    yield from markdown(head, shown)
-
-
-def passed(row: Mapping[str, Any]) -> bool:
-    worth: float = row["gain_in_deviations"]
-    return worth >= WORTH
 
 
 def searches(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -285,10 +190,6 @@ def _mean(found: Mapping[str, float]) -> str:
     return f"{found['mean']:.5f} ± {found['error']:.5f}"
 
 
-def named(files: Mapping[Path, Record]) -> str:
-    return ", ".join(f"`{path.name}`" for path in files)
-
-
 def page(before: str, lines: Sequence[str]) -> str:
     """The page with the part between the marks exchanged; at its end, where there are none yet."""
     part = "\n".join((BEGIN, "", *lines, END))
@@ -307,13 +208,17 @@ def main() -> None:
         "descent": descents,
         "candidates": candidates,
         "proxy": proxies,
+        "orders": orders,
         "search": searches,
         "finalists": finalists,
         "honest": honest,
         "transfer": transfer,
     }
     found = {stage: records(args.folder, stage) for stage in stages}
-    lines = ["## Penn Treebank", "", *cost(found)]
+    trained = {
+        stage: files for stage, files in found.items() if stage != "orders"
+    }  # that one reads the proxies' journal
+    lines = ["## Penn Treebank", "", *cost(trained)]
     for stage, told in stages.items():
         lines += told(found[stage]) if found[stage] else [f"### {stage.capitalize()}", "", "Not run yet.", ""]
     lines += simulated(args.simulated)

@@ -3,6 +3,7 @@
     python benchmarks/ptb_descent.py      at which learning rate children learn, whatever their policy
     python benchmarks/ptb_candidates.py   where regularization pays at all: a few children of several trainings
     python benchmarks/ptb_proxy.py        which training is worth searching with, and at which rate
+    python benchmarks/ptb_orders.py       whose order of policies is whose, among all that the last has trained
     python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
@@ -12,7 +13,7 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first seven take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
+The first eight take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
 where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same command
 again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from them
 alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
@@ -44,7 +45,7 @@ from autodropout.spaces import Policy
 from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.training.language import REWARD, LanguageTraining
 from autodropout.training.run import Run, identity
-from ptb_trainings import SPACE, TRAININGS, Tokens
+from ptb_trainings import NONE, SPACE, TRAININGS, Tokens, families
 from recording import averaged, facts, options
 
 PAUSED = 3  # the exit code of a piece that has left something to do
@@ -66,6 +67,28 @@ class Child(NamedTuple):
     seed: int
     log_prob: float | None = None
     version: int = 0
+
+
+def nothing(seeds: int) -> list[Child]:
+    return [Child("none", 0, NONE, 0.0, seed) for seed in range(seeds)]
+
+
+def baselines(seeds: int, rates: Sequence[float]) -> list[Child]:
+    return [
+        Child(name, 0, tokens, rate, seed)
+        for name, tokens in families().items()
+        for rate in rates
+        for seed in range(seeds)
+    ]
+
+
+def random_policies(piece: "Piece") -> int:
+    """How many are compared, so that jobs of 48 are full."""
+    return 4 if piece.smoke else 34
+
+
+def policies(count: int, rate: float, seed: int) -> list[Child]:
+    return [Child("random", number, SPACE.encode(SPACE.sample(number)), rate, seed) for number in range(count)]
 
 
 class Piece:
@@ -237,9 +260,7 @@ def minutes(entries: Sequence[Entry]) -> float:
     return sum(entry.trial.seconds for entry in entries) / 60
 
 
-def study_options(
-    description: str | None, name: str, argv: Sequence[str] | None = None, candidates: Sequence[str] = ()
-) -> argparse.Namespace:
+def study_options(description: str | None, name: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The same for all scripts, so that one command line serves them all; `name` is that of the JSON file."""
     parser = options(
         description, None, "tiny models, few of them, on the CPU; in out/ptb-smoke unless --folder is given"
@@ -255,7 +276,7 @@ def study_options(
     parser.add_argument("--longer-rate", type=float, default=None, help="of policies there before tuning; the same")
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
-    sizes.add_argument("--candidates", nargs="+", default=list(candidates), help="a training and its steps: small:6000")
+    sizes.add_argument("--candidates", nargs="+", default=None, help="trainings and their steps: small:6000")
     sizes.add_argument("--lengths", type=float, nargs="*", default=[0.25, 0.5], help="of shorter proxies, in --steps")
     sizes.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")

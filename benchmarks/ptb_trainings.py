@@ -24,12 +24,6 @@ def small(steps: int) -> LanguageTraining:
     return ptb_small(steps)
 
 
-def small_with_dropouts(steps: int) -> LanguageTraining:
-    """With the dropouts of embedding and softmax that the paper's model has beside a policy."""
-    training = ptb_small(steps)
-    return replace(training, size=replace(training.size, embedding_dropout=0.5, softmax_dropout=0.6))
-
-
 def tiny(steps: int) -> LanguageTraining:
     """Half as deep and as wide: cheaper, if it will do."""
     training = ptb_small(steps)
@@ -74,7 +68,6 @@ def wikitext2(steps: int) -> LanguageTraining:
 
 TRAININGS: dict[str, Callable[[int], LanguageTraining]] = {
     "small": small,
-    "small-dropouts": small_with_dropouts,
     "tiny": tiny,
     "narrow": narrow,
     "tiny-half": tiny_half,

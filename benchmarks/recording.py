@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import date
 from pathlib import Path
@@ -89,6 +89,17 @@ def interval(found: Mapping[str, float]) -> str:
 def decimals(value: float | None) -> str:
     """For a table."""
     return "-" if value is None else f"{value:.2f}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """The lines of a table, and an empty one."""
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines] + [""]
+
+
+def named(files: Iterable[Path]) -> str:
+    """Files, as a page speaks of them."""
+    return ", ".join(f"`{path.name}`" for path in files)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import ptb_candidates
 import ptb_descent
 import ptb_finalists
 import ptb_honest
+import ptb_orders
 import ptb_proxy
 import ptb_report
 import ptb_search
@@ -154,9 +155,10 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 8
+    assert page.read_text().count("Not run yet") == 9
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
-    for script in (ptb_descent, ptb_candidates, ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_transfer):
+    scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_finalists, ptb_honest, ptb_transfer)
+    for script in scripts:
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
@@ -172,6 +174,10 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
         assert f"{claim['difference']:+.2f}" in line
     for row in honest["tables"]["test_perplexity, from none"]:
         assert f"| {row['method']} | {row['rate']:g} | {row['mean']:.2f}" in final
+    found = json.loads((tmp_path / "orders.json").read_text())["rows"]
+    # three lengths and the longer one at the first rate, two other rates, another seed; the fake knows no length
+    assert len(found) == 7
+    assert found[0]["with"][found[1]["training"]]["estimate"] == pytest.approx(1.0)
     (row,) = (r for r in json.loads((tmp_path / "proxy-small.json").read_text())["rows"] if "best_peer" in r)
     assert f"{row['gain_in_deviations']:.1f}" in text
     assert all((tmp_path / "docs" / name).stat().st_size > 5_000 for name in ("ptb-search.png", "ptb-honest.png"))

@@ -81,3 +81,23 @@ def test_norms_by_kernels_are_the_same() -> None:
     torch.testing.assert_close(adam_kernel.norms(gradients), expected)
     assert expected.isfinite().tolist() == [True, False, True]
     torch.testing.assert_close(expected[0], torch.cat([one[0] for one in gradients]).norm())
+
+
+def test_gradients_may_be_cut_out_of_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compiler pads a product and cuts: the kernels read them as one piece, here in Triton's interpreter."""
+    monkeypatch.setattr(stacked, "on_gpu", lambda h: True)
+    draw = torch.Generator().manual_seed(0)
+    found = []
+    for spare in (0, 3):
+        stack = Stack(Two(), 2, torch.device("cpu"), half=False)
+        draw.manual_seed(0)
+        gradients = {}
+        for name, leaf in stack.leaves.items():
+            last = leaf.shape[-1]
+            padded = torch.zeros((*leaf.shape[:-1], last + spare))
+            padded[..., :last] = torch.randn(leaf.shape, generator=draw)
+            gradients[name] = padded[..., :last]
+        StackedAdam(stack, 0.5).step(gradients, torch.full((2,), 0.1))
+        found.append(stack.weights)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert any(weight.any() for weight in found[0].values())

@@ -42,7 +42,7 @@ def sequence_bits(
     unit = unit_bytes(row_bytes)
     units = triton.cdiv(row_bytes, unit)
     lines, children = prod(leading) * length, seed.numel()
-    turns = next(turns for turns in (4, 2, 1) if turns == 1 or _has_turns(units, turns, children * lines))
+    turns = unit_turns(units, children * lines)
     units //= turns
     count = lines * units
     assert count < 2**31 - PROGRAMS * LANES, "a child of more than 2 billion units"
@@ -63,9 +63,9 @@ def unit_bytes(row_bytes: int) -> int:
     return min(range(8, 0, -1), key=lambda unit: triton.cdiv(row_bytes, unit) * (unit * OF_BYTE + OF_UNIT))
 
 
-def _has_turns(units: int, turns: int, lines: int) -> bool:
-    """Whether lanes that make so many units each come out even in a line, and are still enough for all programs."""
-    return units % turns == 0 and lines * (units // turns) >= PROGRAMS * LANES
+def unit_turns(units: int, lines: int) -> int:
+    """How many units a lane makes: such that they come out even in a line, and lanes are enough for all programs."""
+    return next((turns for turns in (4, 2) if units % turns == 0 and lines * units >= turns * PROGRAMS * LANES), 1)
 
 
 @triton.jit
