@@ -1,6 +1,6 @@
 """Several stages of the Penn Treebank study in one process: what was compiled for one serves the next.
 
-    python benchmarks/ptb_all.py search finalists honest --steps 2400 --minutes 9      (see ptb_study.py)
+    python benchmarks/ptb_all.py search finalists honest --minutes 9      (see ptb_study.py)
 
 All options but the stages are handed on to every stage; `--minutes` are those of all together. It ends with exit code 3
 where a stage has, and the same command again goes on there: a stage that is done only prints its tables again.

@@ -1,6 +1,6 @@
 """The best policies of each method, trained again with new seeds, so that luck falls out; then longer.
 
-    python benchmarks/ptb_finalists.py --steps 4000 --rate 0.1 [--seed 0] [--smoke]      (see ptb_study.py)
+    python benchmarks/ptb_finalists.py [--seed 0] [--smoke]      (see ptb_study.py)
 
 1. Of each method in the journal of the search the 10 policies with the best rewards, 5 new seeds each, beside no policy
    and the classical methods at the best rate that `ptb_proxy.py` saw, with the same seeds.

@@ -1,6 +1,6 @@
 """Which training is worth searching with? Seeds, classical baselines and random policies, at three lengths and longer.
 
-    python benchmarks/ptb_proxy.py [--training small] [--steps 4000] [--smoke]      (see ptb_study.py)
+    python benchmarks/ptb_proxy.py [--training half] [--steps 3000] [--smoke]      (see ptb_study.py)
 
 For a training of `--steps`, in one table:
 - the deviation between seeds: no policy at all, 8 seeds;
@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
     record = piece.record(what) | {"rate": rate, "rows": rows}
     record["longer"] = judge_longer(piece, *final, args.longer_rate, longer)
-    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}"))
+    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}-{args.steps}-{rate:g}"))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ above its table. What was not shown is written as plainly as what was.
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from recording import averaged, decimals, markdown, named
 
 BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
 TITLE = "# Results\n\n"
+NOT_RUN = ("Not run yet.", "")
 
 
 def records(folder: Path, stage: str) -> dict[Path, Record]:
@@ -28,26 +29,28 @@ def records(folder: Path, stage: str) -> dict[Path, Record]:
 
 def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
     """What all of it took. Files of one stage are of one journal: its last state is that of the most trials."""
-    yield "### What was run, and what it cost"
-    yield ""
     rows: list[Sequence[object]] = []
     total = 0.0
+    crowded = False
     for stage, files in found.items():
         if not files:
             rows.append((stage, "not run yet", None, None))
             continue
         last = max(files.values(), key=lambda record: record["trials"])
+        shared = any("beside other work" in note["what"] for note in last["trained"])
+        crowded |= shared
         total += last["minutes"]
-        rows.append((stage, f"{last['trials']:,}", f"{last['minutes']:.1f}", last["machine"]))
-    rows.append(("all", None, f"{total:.1f}", None))
+        most = "at most " if shared else ""
+        rows.append((stage, f"{last['trials']:,}", f"{most}{last['minutes']:.1f}", last["machine"]))
+    rows.append(("all", None, f"{'at most ' if crowded else ''}{total:.1f}", None))
     yield from markdown(("stage", "trials", "minutes", "machine"), rows)
     yield "Minutes are of the machine: training, judging, compiling and capturing."
+    if crowded:
+        yield "Where jobs shared it, each is counted as if it had had it alone: it took less, at most so much."
     yield ""
 
 
 def searches(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### The controller against random search"
-    yield ""
     yield f"{named(files)}. Perplexities of single seeds; one search of each method, so another might end elsewhere."
     yield ""
     head = (
@@ -72,8 +75,6 @@ def searches(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### The best of each method, with new seeds"
-    yield ""
     yield f"{named(files)}. What a policy lost from the search to new seeds was luck."
     yield ""
     for record in files.values():
@@ -100,17 +101,9 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def honest(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### The final table"
-    yield ""
     yield from final(files)
     yield "![test perplexity of each method](ptb-honest.png)"
     yield ""
-
-
-def transfer(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### The same policies on WikiText-2"
-    yield ""
-    yield from final(files)
 
 
 def final(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -155,16 +148,13 @@ def _claim(claim: Mapping[str, Any]) -> str:
     half = "" if claim["half_interval"] is None else f" ± {claim['half_interval']:.2f}"
     return (
         f"- {metric}: the {claim['method']} {word} {claim['than']}: {claim['difference']:+.2f}{half}, "
-        f"n = {claim['n']}, p = {claim['p']:.4f} by sign flips, {claim['p_for_all_claims']:.4f} for both claims."
+        f"n = {claim['n']}, p = {claim['p']:.4f} by sign flips, {claim['p_for_all_claims']:.4f} for all claims."
     )
 
 
 def simulated(path: Path) -> Iterator[str]:
-    yield "### Searches replayed on the table of trials"
-    yield ""
     if not path.exists():
-        yield "Not run yet."
-        yield ""
+        yield from NOT_RUN
         return
     record = json.loads(path.read_text())
     held = record["surrogate"]["held_out"]
@@ -198,30 +188,32 @@ def page(before: str, lines: Sequence[str]) -> str:
     return (before or TITLE).rstrip("\n") + "\n\n" + part + "\n"
 
 
+# What was found comes first, how it was looked for after it.
+STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] = {
+    "honest": ("The final table", honest),
+    "transfer": ("The same policies on WikiText-2", final),
+    "search": ("The controller against random search", searches),
+    "finalists": ("The best of each method, with new seeds", finalists),
+    "proxy": ("Which training is worth searching with", proxies),
+    "orders": ("Whose order of policies is whose", orders),
+    "candidates": ("Where regularization pays at all", candidates),
+    "descent": ("Learning rates at which children learn", descents),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("results/ptb"))
     parser.add_argument("--simulated", type=Path, default=Path("results/simulate.json"))
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     args = parser.parse_args()
-    stages = {
-        "descent": descents,
-        "candidates": candidates,
-        "proxy": proxies,
-        "orders": orders,
-        "search": searches,
-        "finalists": finalists,
-        "honest": honest,
-        "transfer": transfer,
-    }
-    found = {stage: records(args.folder, stage) for stage in stages}
-    trained = {
-        stage: files for stage, files in found.items() if stage != "orders"
-    }  # that one reads the proxies' journal
-    lines = ["## Penn Treebank", "", *cost(trained)]
-    for stage, told in stages.items():
-        lines += told(found[stage]) if found[stage] else [f"### {stage.capitalize()}", "", "Not run yet.", ""]
-    lines += simulated(args.simulated)
+    found = {stage: records(args.folder, stage) for stage in STAGES}
+    trained = {stage: files for stage, files in found.items() if stage != "orders"}  # that one reads a journal
+    lines = ["## Penn Treebank", ""]
+    for stage, (title, told) in STAGES.items():
+        lines += [f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN)]
+    lines += ["### Searches replayed on the table of trials", "", *simulated(args.simulated)]
+    lines += ["### What was run, and what it cost", "", *cost(trained)]
     args.docs.mkdir(parents=True, exist_ok=True)
     target = args.docs / "results.md"
     target.write_text(page(target.read_text() if target.exists() else "", lines))

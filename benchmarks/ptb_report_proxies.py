@@ -1,5 +1,6 @@
 """The parts of docs/results.md that come before a search: learning rates, first looks, proxies (see ptb_report.py)."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,6 @@ WORTH = 5.0  # seed deviations that regularization has to be worth
 
 
 def descents(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Learning rates at which children learn"
-    yield ""
     for path, record in files.items():
         known = f"{record['by_frequency']:.0f}"
         yield f"`{path.name}`: {record['what']}. Who has learned is below half of {known}, what word frequencies give."
@@ -27,8 +26,6 @@ def descents(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Where regularization pays at all"
-    yield ""
     yield f"{named(files)}. Validation perplexity: 4 children without a policy, 7 classical ones, 5 random policies."
     yield ""
     shown = []
@@ -42,16 +39,15 @@ def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Which training is worth searching with"
-    yield ""
     yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
     yield ""
     rows = [row for record in files.values() for row in record["rows"]]
     shown = []
     for record in files.values():
         for row in record["rows"]:
-            line: tuple[str | None, ...] = (row["training"], f"{row['steps']:,}", f"{row['seconds']:.2f}")
-            line += (averaged(row["none"]), f"{interval(row['longer'])}, {row['policies']} policies")
+            line: tuple[str | None, ...] = (row["training"], f"{row['steps']:,}", f"{record['rate']:g}")
+            line += (f"{row['seconds']:.2f}", averaged(row["none"]))
+            line += (f"{interval(row['longer'])}, {row['policies']} policies",)
             if "best_peer" in row:
                 gain = f"{row['gain_in_deviations']:.1f}" + ("" if passed(row) else ": **too little**")
                 best = f"{averaged(row['peers'][row['best_peer']])}, {row['best_peer']}"
@@ -62,6 +58,7 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     head = (
         "training",
         "steps",
+        "rate",
         "seconds",
         "none",
         "with the longer",
@@ -73,15 +70,9 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     failed = [f"{row['training']} at {row['steps']:,}" for row in rows if "best_peer" in row and not passed(row)]
     yield f"Proxies that failed, by less than {WORTH:g} deviations: {'; '.join(failed) or 'none'}."
     yield ""
-    for record in files.values():
-        long = record["longer"]
-        peers = ", ".join(f"{peer} {decimals(value)}" for peer, value in long["peers"].items())
-        yield (
-            f"The longer one of {record['rows'][-1]['training']}: {long['training']}, {long['steps']:,} steps, "
-            f"{long['seconds']:.2f} s a child, policies at {long['rate']:g}: {averaged(long['random'])}; "
-            f"none {averaged(long['none'])}; {peers}."
-        )
-        yield ""
+    longer = {json.dumps(record["longer"], sort_keys=True): record["longer"] for record in files.values()}
+    for long in longer.values():
+        yield from _longer(long)
     shown = [
         (
             *(row["training"], f"{row['steps']:,}", f"{rate['rate']:g}", averaged(rate["random"])),
@@ -95,18 +86,43 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     yield from markdown(head, shown)
 
 
-def orders(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "### Whose order of policies is whose"
+def _longer(long: Mapping[str, Any]) -> Iterator[str]:
+    """What a proxy stands for: one row for each classical method, a column for each rate."""
+    yield f"The longer one is {long['training']}, {long['steps']:,} steps; perplexity after it:"
     yield ""
+    by_method: dict[str, dict[str, float | None]] = {}
+    for peer, value in long["peers"].items():
+        method, _, rate = peer.rpartition(" at ")
+        by_method.setdefault(method, {})[rate] = value
+    rates = list(dict.fromkeys(rate for of in by_method.values() for rate in of))
+    policies = {f"{long['rate']:g}": averaged(long["random"])}
+    shown: list[tuple[object, ...]] = [("none", averaged(long["none"]), *(None for _ in rates))]
+    shown += [(method, None, *(decimals(of.get(rate)) for rate in rates)) for method, of in by_method.items()]
+    shown.append(("random policies", None, *(policies.get(rate) for rate in rates)))
+    yield from markdown(("method", "without", *(f"at {rate}" for rate in rates)), shown)
+
+
+def orders(files: Mapping[Path, Record]) -> Iterator[str]:
+    """A column for each of the longest trainings; all others are in the file."""
     for path, record in files.items():
-        yield f'`{path.name}`: {record["what"]}; "shared": with the number of sites that drop whole tokens.'
+        yield (
+            f"`{path.name}`: {record['what']}. First with the number of sites that drop whole tokens: where it is "
+            "positive a training wants more than its rate gives, where it is negative, less. The file has every pair."
+        )
         yield ""
         names = [row["training"] for row in record["rows"]]
+        most = max(map(_steps, names))
+        final = [name for name in names if _steps(name) == most]
         shown = []
-        for number, row in enumerate(record["rows"], start=1):
-            cells = (decimals(row["with"][name]["estimate"]) if name in row["with"] else None for name in names)
-            shown.append((f"{number}. {row['training']}", decimals(row["shared"]), *cells))
-        yield from markdown(("training", "shared", *(str(number + 1) for number in range(len(names)))), shown)
+        for row in record["rows"]:
+            cells = (interval(row["with"][name]) if name in row["with"] else None for name in final)
+            shown.append((row["training"], decimals(row["shared"]), *cells))
+        yield from markdown(("training", "with whole tokens", *(f"with {name}" for name in final)), shown)
+
+
+def _steps(name: str) -> int:
+    """Of a training as orders.json calls it: `small, 12,000 steps at 0.1, seed 0`."""
+    return int(name.partition(" steps at ")[0].rpartition(" ")[2].replace(",", ""))
 
 
 def passed(row: Mapping[str, Any]) -> bool:

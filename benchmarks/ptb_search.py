@@ -1,6 +1,6 @@
 """The controller against random search on Penn Treebank, trial by trial: the same training, the same seeds.
 
-    python benchmarks/ptb_search.py --steps 4000 --rate 0.1 [--trials 512] [--seed 0] [--smoke]      (see ptb_study.py)
+    python benchmarks/ptb_search.py [--trials 512] [--seed 0] [--smoke]      (see ptb_study.py)
 
 All methods are trained in one crowd: in each round every method proposes 16 policies, which are trained side by side,
 and learns from them before it proposes the next 16. So nobody learns late, nobody has a better hour of the machine, and

@@ -20,7 +20,7 @@ alone, printed, and written as JSON beside them; a command that finds nothing le
 
 A job trains `--together` children at once (`LanguageTraining.fit_many`), and takes as long with fewer of them. Hence
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
-them. What it costs in steps of one child, for S `--steps` of a child of the search and 4 S of a final one:
+them. What it costs in steps of one child, for S steps of a child of the search and 4 S of a final one:
 
     proxy 420 S;  search 1,536 S;  finalists 384 S;  final table 768 S, and shorter trainings without a policy
 
@@ -49,9 +49,8 @@ from ptb_trainings import NONE, SPACE, TRAININGS, Tokens, families
 from recording import averaged, facts, options
 
 PAUSED = 3  # the exit code of a piece that has left something to do
-SMOKE_STEPS = 400  # a smoke test trains for so many times fewer
+SMOKE_STEPS = 250  # a smoke test trains for so many times fewer
 TOGETHER, SMOKE_TOGETHER = 48, 12
-LONGER = 4  # times as many steps has what a search is for, if nothing else is said
 MINIBATCH = 16  # policies that a method proposes at once
 METHODS = ("random", "controller-paper", "controller")
 PARTS = ("compared", "rates", "longer")
@@ -268,21 +267,21 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     parser.add_argument("--folder", type=Path, default=None, help="journals and tables; results/ptb if not given")
     parser.add_argument("--minutes", type=float, default=8.0, help="of wall time for this piece")
     parser.add_argument("--together", type=int, default=None, help=f"children in one job; {TOGETHER} if not given")
-    parser.add_argument("--training", choices=TRAININGS, default="small", help="of the search")
-    parser.add_argument("--longer-training", choices=TRAININGS, default=None, help="of the final ones; the same")
-    parser.add_argument("--steps", type=int, default=4_000, help="of a child of the search")
-    parser.add_argument("--longer-steps", type=int, default=None, help=f"of the final ones; {LONGER} times as many")
+    parser.add_argument("--training", choices=TRAININGS, default="half", help="of the search")
+    parser.add_argument("--steps", type=int, default=3_000, help="of a child of the search")
     parser.add_argument("--rate", type=float, default=0.05, help="to search at")
-    parser.add_argument("--longer-rate", type=float, default=None, help="of policies there before tuning; the same")
+    parser.add_argument("--longer-training", choices=TRAININGS, default="small", help="of the final ones")
+    parser.add_argument("--longer-steps", type=int, default=12_000, help="of the final ones")
+    parser.add_argument("--longer-rate", type=float, default=0.1, help="of policies there, before it is tuned")
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
     sizes.add_argument("--candidates", nargs="+", default=None, help="trainings and their steps: small:6000")
-    sizes.add_argument("--lengths", type=float, nargs="*", default=[0.25, 0.5], help="of shorter proxies, in --steps")
+    sizes.add_argument("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter proxies, in --steps")
     sizes.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
     sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
     sizes.add_argument(
-        "--none-steps", type=int, nargs="*", default=[], help="lengths of final trainings without a policy"
+        "--none-steps", type=int, nargs="*", default=[4_000], help="lengths of final trainings without a policy"
     )
     sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
     sizes.add_argument("--final-seeds", type=int, default=13, help="for each method of the final table")
@@ -291,9 +290,6 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
         args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
     if args.trials % MINIBATCH:
         parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
-    args.longer_training = args.longer_training or args.training
-    args.longer_steps = args.longer_steps or LONGER * args.steps
-    args.longer_rate = args.longer_rate or args.rate
     args.folder = args.folder or Path("out/ptb-smoke" if args.smoke else "results/ptb")
     args.together = args.together or (SMOKE_TOGETHER if args.smoke else TOGETHER)
     args.out = args.out or args.folder / f"{name}.json"

@@ -2,8 +2,8 @@
 
     python benchmarks/ptb_transfer.py [--longer-steps 12000] [--smoke]      (see ptb_study.py)
 
-The methods are those of `ptb_honest.py`, policies among them, as they are in its JSON file. Nothing is searched anew:
-rates are tuned and all methods trained as there. Half of the text, which has a million words, overfits in as many steps
+The policies are those in the JSON file of `ptb_honest.py`. Nothing is searched anew: all methods are tuned and trained
+as there. Half of the text, which has a million words, overfits in as many steps
 as Penn Treebank does; the vocabulary is all of WikiText-2's, 33,278 words.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from ptb_honest import Methods, final_table
 from ptb_study import Piece, study_options
-from ptb_trainings import families
 from recording import write
 
 TEXT = "wikitext-2"
@@ -24,10 +23,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     source = args.folder / "honest.json"
     if not source.exists():
         raise SystemExit(f"{source} is not there, which has the methods: run ptb_honest.py first")
-    methods: Methods = {name: tuple(tokens) for name, tokens in json.loads(source.read_text())["policies"].items()}
-    peers = {name: tokens for name, tokens in methods.items() if name in families()}
-    policies = {name: tokens for name, tokens in methods.items() if name.startswith("policy of ")}
-    write(final_table(piece, args, TEXT, args.longer_steps, peers, policies), args.out)
+    methods = json.loads(source.read_text())["policies"].items()
+    policies: Methods = {name: tuple(tokens) for name, tokens in methods if name.startswith("policy of ")}
+    write(final_table(piece, args, TEXT, args.longer_steps, policies), args.out)
 
 
 if __name__ == "__main__":

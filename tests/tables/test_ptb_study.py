@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = {name: lambda steps: Fake(steps) for name in ("small", "wikitext-2")}
+    fakes = {name: lambda steps: Fake(steps) for name in ("half", "small", "wikitext-2")}
     for script in (ptb_study, ptb_descent, ptb_candidates):
         monkeypatch.setattr(script, "TRAININGS", fakes)
     trained.clear()
@@ -114,11 +115,11 @@ def test_from_proxy_to_table(
     jobs = len(trained)
     run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
-    record = json.loads((tmp_path / "proxy-small.json").read_text())
+    record = json.loads((tmp_path / "proxy-half-3000-0.05.json").read_text())
     assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
     assert record["longer"]["steps"] == 4 * record["rows"][-1]["steps"]
     assert all("best_peer" not in row for row in record["rows"][:-1]), "only at full length"
-    assert [note["what"] for note in record["trained"]] == ["from here on small"]
+    assert [note["what"] for note in record["trained"]] == ["from here on half"]
     search = json.loads((tmp_path / "search-0.json").read_text())["rows"]
     assert [row["method"] for row in search] == ["random", "controller-paper", "controller"]
     assert all(row["trials"] == len(row["curve"]["best"]) == 32 for row in search)
@@ -129,23 +130,23 @@ def test_from_proxy_to_table(
     policies = {"policy of random", "policy of controller", "policy of controller-paper"}
     for rows in honest["tables"].values():
         methods = {row["method"] for row in rows}
-        assert {"none", *policies} < methods
+        assert {"none", *policies, "none, 16 steps"} < methods
         kinds = {method.partition(",")[0] for method in methods - policies}
         assert kinds == {"none", "dropout", "variational_dropout", "word_dropout"}
-        assert len(methods) == 7, "of each classical method at its usual sites and at all, one"
+        assert len(methods) == 8, "of each classical method at its usual sites and at all, one"
     found = {row["method"]: row for row in honest["tables"]["test_perplexity, from none"]}
     assert found["none"]["difference"] == 0
     best = found[honest["best_classical"]]
     assert found["policy of random"]["difference"] < best["difference"], "fewer perplexities are better"
     by_random = {row["method"]: row for row in honest["tables"]["test_perplexity, from policy of random"]}
     claims = [claim for claim in honest["claims"] if claim["metric"] == "test_perplexity"]
-    assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"]]
+    assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"], "none, 16 steps"]
     assert claims[0]["difference"] == by_random["policy of controller"]["difference"]
     target = tmp_path / "made.parquet"
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
-    assert len(table.test(steps=40)) == 7 * 2
+    assert len(table.test(steps=48)) == 7 * 2
     assert len(table.facts["trained"]) == 1
     assert "minutes" in capsys.readouterr().out
 
@@ -178,14 +179,14 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     # three lengths and the longer one at the first rate, two other rates, another seed; the fake knows no length
     assert len(found) == 7
     assert found[0]["with"][found[1]["training"]]["estimate"] == pytest.approx(1.0)
-    (row,) = (r for r in json.loads((tmp_path / "proxy-small.json").read_text())["rows"] if "best_peer" in r)
+    (row,) = (r for r in json.loads((tmp_path / "proxy-half-3000-0.05.json").read_text())["rows"] if "best_peer" in r)
     assert f"{row['gain_in_deviations']:.1f}" in text
     assert all((tmp_path / "docs" / name).stat().st_size > 5_000 for name in ("ptb-search.png", "ptb-honest.png"))
 
 
 def test_what_did_not_work_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child of every job diverges: tables are made all the same, and count them."""
-    monkeypatch.setattr(ptb_study, "TRAININGS", {"small": lambda steps: Fake(steps, diverges=True)})
+    monkeypatch.setattr(ptb_study, "TRAININGS", dict.fromkeys(("half", "small"), lambda steps: Fake(steps, diverges=True)))
     for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     for path in tmp_path.glob("*.json"):
@@ -222,9 +223,7 @@ def test_the_best_is_not_judged_by_what_chose_it() -> None:
 
 def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job takes as long with fewer children: sizes are chosen so that 48 fill almost all of them."""
-    trainings = {name: lambda steps: Fake(steps) for name in ("small", "quarter")}
-    monkeypatch.setattr(ptb_study, "TRAININGS", trainings)
-    options = ["--folder", str(tmp_path), "--trials", "16", "--training", "quarter", "--longer-training", "small"]
+    options = ["--folder", str(tmp_path), "--trials", "16"]
 
     def jobs(script: ModuleType, *arguments: str) -> list[int]:
         before = len(trained)
@@ -246,6 +245,8 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
     honest = Journal(tmp_path / "honest.jsonl").entries
     final, tuning = ({e.trial.seed for e in honest if e.trial.phase == p} for p in ("final", "tuning"))
     assert not final & tuning
+    budgets = Counter(e.trial.method.partition(",")[0] for e in honest if e.trial.phase == "tuning")
+    assert set(budgets.values()) == {16}, "every method is tuned with as many trainings"
     assert all((entry.test is not None) == (entry.trial.phase == "final") for entry in honest)
 
 
