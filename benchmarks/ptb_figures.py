@@ -1,6 +1,6 @@
 """The figures of `ptb_report.py`: the best policy so far, and the final table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,34 @@ Record = dict[str, Any]
 """A JSON file of the study."""
 
 
-def draw_search(record: Record, axes: Axes) -> None:
-    """Perplexity of the best so far over trials, one line and its band a method."""
+def draw_proposed(record: Record, axes: Axes) -> None:
+    """What a method proposes as it learns: the median of each round of policies, and their quartiles."""
     for row in record["rows"]:
-        best, high, low = (
-            [float("nan") if value is None else value for value in row["curve"][name]]
-            for name in ("best", "high", "low")
-        )
-        trials = range(1, len(best) + 1)
+        low, middle, high = map(_numbers, zip(*row["rounds"]["quartiles"], strict=True))
+        seen = [row["rounds"]["policies"] * (number + 1) for number in range(len(middle))]
+        color = METHOD_COLORS.get(row["method"], OTHER)
+        axes.plot(seen, middle, label=row["method"], linewidth=1.8, color=color)
+        axes.fill_between(seen, low, high, alpha=0.15, color=color, linewidth=0)
+    axes.set(xlabel="policies", ylabel="validation perplexity, one seed", title="proposed: median and quartiles")
+
+
+def draw_best(record: Record, axes: Axes) -> None:
+    """The best so far, one line and its band a method, from the end of its first round on."""
+    for row in record["rows"]:
+        first = row["rounds"]["policies"] - 1
+        best, high, low = (_numbers(row["curve"][name][first:]) for name in ("best", "high", "low"))
+        trials = range(first + 1, first + 1 + len(best))
         color = METHOD_COLORS.get(row["method"], OTHER)
         axes.step(trials, best, where="post", label=row["method"], linewidth=1.8, color=color)
         axes.fill_between(trials, low, high, step="post", alpha=0.15, color=color, linewidth=0)
     axes.axhline(record["rows"][0]["best"] or float("nan"), color="0.6", linewidth=1, linestyle=":")
-    axes.set(xscale="log", xlabel=f"policies (dotted: the best of {record['rows'][0]['method']})")
-    axes.set_ylabel("best validation perplexity so far, one seed")
+    axes.set(xlabel=f"policies (dotted: the best of {record['rows'][0]['method']})", title="the best so far")
     axes.legend(frameon=False)
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    """Those that are missing, of children that diverged, leave a gap."""
+    return [float("nan") if value is None else value for value in values]
 
 
 def draw_honest(record: Record, axes: Axes) -> None:
@@ -43,14 +56,17 @@ def draw_honest(record: Record, axes: Axes) -> None:
     axes.set_xlabel("test perplexity; a dot a seed, a bar their mean")
 
 
+DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}
+
+
 def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
     """Of the first search, which the final table is of, and of that table, where they were run."""
-    for stage, draw in (("search", draw_search), ("honest", draw_honest)):
+    for stage, drawings in DRAWINGS.items():
         for record in list(found[stage].values())[:1]:
-            figure = Figure(figsize=(8, 4.2), layout="constrained")
-            axes = figure.subplots()
-            draw(record, axes)
-            axes.grid(color="0.92")
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
+            figure = Figure(figsize=(6 + 2 * len(drawings), 4.2), layout="constrained")
+            for draw, axes in zip(drawings, figure.subplots(1, len(drawings), squeeze=False)[0], strict=True):
+                draw(record, axes)
+                axes.grid(color="0.92")
+                axes.set_axisbelow(True)
+                axes.spines[["top", "right"]].set_visible(False)
             figure.savefig(docs / f"ptb-{stage}.png", dpi=150)

@@ -61,7 +61,7 @@ def finalists(piece: Piece, search: int, training: str, steps: int) -> Methods:
 
 
 def tuned(piece: Piece, name: str, steps: int, policies: Methods, seeds: int) -> dict[str, dict[float, list[float]]]:
-    """Rewards of each method at each rate; a classical method at some sites and at others is two, with half the seeds."""
+    """Rewards of each method at each rate; a classical one, at its usual sites and at all, with half the seeds."""
     rates = RATES[:2] if piece.smoke else RATES
     shared = max(1, seeds * len(KINDS) // len(families()))
     children = [

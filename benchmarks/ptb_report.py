@@ -51,27 +51,38 @@ def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
 
 
 def searches(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield f"{named(files)}. Perplexities of single seeds; one search of each method, so another might end elsewhere."
+    yield "Perplexities of single seeds; one search of each method, so another might end elsewhere."
     yield ""
-    head = (
-        "search",
-        "method",
-        "policies",
-        "best",
-        "mean of the last 64",
-        "diverged",
-        "minutes",
-        "as good as random's best",
-    )
-    shown = []
-    for record in files.values():
+    head = ("method", "policies", "best", "mean of the last 64", "diverged", "minutes", "as good as random's best")
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}."
+        yield ""
+        shown = []
         for row in record["rows"]:
             took = "never" if row["reached"] is None else "{} policies, {:.1f} minutes".format(*row["reached"])
-            line = (record["what"], row["method"], row["trials"], decimals(row["best"]), decimals(row["last"]))
+            line = (row["method"], row["trials"], decimals(row["best"]), decimals(row["last"]))
             shown.append((*line, row["diverged"], f"{row['minutes']:.1f}", took))
-    yield from markdown(head, shown)
-    yield "![the best policy so far](ptb-search.png)"
+        yield from markdown(head, shown)
+    yield "![what each method proposed, and the best so far](ptb-search.png)"
     yield ""
+
+
+def sites(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield (
+            f"`{path.name}`: {record['what']}: their median perplexity where the site is unused / drops values / drops "
+            f"whole tokens; then how many of each method's last {record['last']} policies do so."
+        )
+        yield ""
+        methods = list(record["rows"][0]["last"])
+        shown = [
+            (
+                *(row["site"], " / ".join(decimals(value) or "-" for value in row["random"].values())),
+                *(" / ".join(map(str, row["last"][method].values())) for method in methods),
+            )
+            for row in record["rows"]
+        ]
+        yield from markdown(("site", "random policies", *(f"last of {method}" for method in methods)), shown)
 
 
 def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -193,6 +204,7 @@ STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] 
     "honest": ("The final table", honest),
     "transfer": ("The same policies on WikiText-2", final),
     "search": ("The controller against random search", searches),
+    "sites": ("What the searches have learned", sites),
     "finalists": ("The best of each method, with new seeds", finalists),
     "proxy": ("Which training is worth searching with", proxies),
     "orders": ("Whose order of policies is whose", orders),
@@ -208,7 +220,8 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     args = parser.parse_args()
     found = {stage: records(args.folder, stage) for stage in STAGES}
-    trained = {stage: files for stage, files in found.items() if stage != "orders"}  # that one reads a journal
+    readers = ("orders", "sites")  # of other stages' journals
+    trained = {stage: files for stage, files in found.items() if stage not in readers}
     lines = ["## Penn Treebank", ""]
     for stage, (title, told) in STAGES.items():
         lines += [f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN)]

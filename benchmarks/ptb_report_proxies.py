@@ -1,6 +1,7 @@
 """The parts of docs/results.md that come before a search: learning rates, first looks, proxies (see ptb_report.py)."""
 
 import json
+import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,11 @@ def _longer(long: Mapping[str, Any]) -> Iterator[str]:
         method, _, rate = peer.rpartition(" at ")
         by_method.setdefault(method, {})[rate] = value
     rates = list(dict.fromkeys(rate for of in by_method.values() for rate in of))
-    policies = {f"{long['rate']:g}": averaged(long["random"])}
+    scores = [value for value in long["random"] if value is not None]
+    policies = {f"{long['rate']:g}": f"{statistics.median(scores):.2f}, best {min(scores):.2f}"} if scores else {}
     shown: list[tuple[object, ...]] = [("none", averaged(long["none"]), *(None for _ in rates))]
     shown += [(method, None, *(decimals(of.get(rate)) for rate in rates)) for method, of in by_method.items()]
-    shown.append(("random policies", None, *(policies.get(rate) for rate in rates)))
+    shown.append((f"{len(scores)} random policies, median", None, *(policies.get(rate) for rate in rates)))
     yield from markdown(("method", "without", *(f"at {rate}" for rate in rates)), shown)
 
 

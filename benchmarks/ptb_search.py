@@ -77,6 +77,13 @@ def reached(entries: Sequence[Entry], target: float) -> tuple[int, float] | None
     return None
 
 
+def quartiles(rewards: Sequence[float]) -> list[list[float | None]]:
+    """Perplexities of each round: a quarter of its policies is below the first, half below the second."""
+    rounds = [rewards[first : first + MINIBATCH] for first in range(0, len(rewards), MINIBATCH)]
+    cuts = (np.quantile(of, (0.75, 0.5, 0.25)).tolist() for of in rounds)
+    return [[_rounded(value) for value in perplexities(of)] for of in cuts]
+
+
 def summary(search: Search, target: float) -> dict[str, Any]:
     """One row: how a method did, and how soon it was as good as the target."""
     rewards = rewards_of(search.entries)
@@ -90,6 +97,7 @@ def summary(search: Search, target: float) -> dict[str, Any]:
         "diverged": sum(entry.trial.value is None for entry in search.entries),
         "minutes": minutes(search.entries),
         "reached": reached(search.entries, target),
+        "rounds": {"policies": MINIBATCH, "quartiles": quartiles(rewards)},
         # A band's low end is of rewards: of perplexities it is the high one.
         "curve": {
             name: [_rounded(value) for value in perplexities(of.tolist())]

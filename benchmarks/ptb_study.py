@@ -5,6 +5,7 @@
     python benchmarks/ptb_proxy.py        which training is worth searching with, and at which rate
     python benchmarks/ptb_orders.py       whose order of policies is whose, among all that the last has trained
     python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
+    python benchmarks/ptb_sites.py        what those have learned, site by site
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
@@ -13,10 +14,10 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first eight take the same options. Each keeps a journal (`autodropout.tables.Journal`) in `--folder` and goes on
-where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same command
-again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from them
-alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
+The first nine take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder` and
+goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same
+command again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from
+them alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
 
 A job trains `--together` children at once (`LanguageTraining.fit_many`), and takes as long with fewer of them. Hence
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
@@ -276,7 +277,7 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
     sizes.add_argument("--candidates", nargs="+", default=None, help="trainings and their steps: small:6000")
-    sizes.add_argument("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter proxies, in --steps")
+    sizes.add_argument("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter ones, in --steps")
     sizes.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
     sizes.add_argument("--trials", type=int, default=512, help="policies for each method")

@@ -151,7 +151,8 @@ def main() -> None:
     print(f"{table.name}, {args.steps:,} steps at {args.rate:g}\n{surrogate}")
     world = Smooth(surrogate, args.rate)
     rows = Rows(table.space, trials)
-    record = facts(f"searches replayed on {table.name}, {args.steps} steps at {args.rate:g}", ("torch", "numpy", "scikit-learn"))
+    what = f"searches replayed on {table.name}, {args.steps} steps at {args.rate:g}"
+    record = facts(what, ("torch", "numpy", "scikit-learn"))
     record["surrogate"] = {
         "taken": surrogate.kind,
         "rows": surrogate.rows,

@@ -25,6 +25,7 @@ import ptb_orders
 import ptb_proxy
 import ptb_report
 import ptb_search
+import ptb_sites
 import ptb_study
 import ptb_table
 import ptb_trainings
@@ -156,10 +157,10 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 9
+    assert page.read_text().count("Not run yet") == 10
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
-    scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_finalists, ptb_honest, ptb_transfer)
-    for script in scripts:
+    scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
+    for script in (*scripts, ptb_transfer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
@@ -181,12 +182,16 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     assert found[0]["with"][found[1]["training"]]["estimate"] == pytest.approx(1.0)
     (row,) = (r for r in json.loads((tmp_path / "proxy-half-3000-0.05.json").read_text())["rows"] if "best_peer" in r)
     assert f"{row['gain_in_deviations']:.1f}" in text
+    for row in json.loads((tmp_path / "sites-0.json").read_text())["rows"]:
+        assert all(sum(of.values()) == 32 for of in row["last"].values()), "each policy does one of three things"
+        assert row["random"]["unused"] is not None, "a site is unused in one random policy of eight"
     assert all((tmp_path / "docs" / name).stat().st_size > 5_000 for name in ("ptb-search.png", "ptb-honest.png"))
 
 
 def test_what_did_not_work_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child of every job diverges: tables are made all the same, and count them."""
-    monkeypatch.setattr(ptb_study, "TRAININGS", dict.fromkeys(("half", "small"), lambda steps: Fake(steps, diverges=True)))
+    fakes = dict.fromkeys(("half", "small"), lambda steps: Fake(steps, diverges=True))
+    monkeypatch.setattr(ptb_study, "TRAININGS", fakes)
     for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     for path in tmp_path.glob("*.json"):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from made_trials import SPACE, STEPS, TRAININGS, made, trial
 
 import autodropout as ad
+import ptb_table
 from autodropout.spaces import ConvSpace, TransformerSpace
 from autodropout.tables import Entry, Journal, Table, TableError, TableTrial
 from autodropout.tables.parquet import HEAD, KINDS
@@ -181,6 +182,18 @@ def test_every_bundled_table_opens() -> None:
     for path in Path(autodropout.tables.__file__).parent.glob("*.parquet"):
         assert ad.table(path.stem).name == path.stem
         assert path.stat().st_size < 2 * 2**20, "small enough for a wheel"
+
+
+def test_the_bundled_table_is_that_of_the_journals() -> None:
+    """Made anew after the last training: no trial of the study is missing in it, or another there."""
+    folder = Path(__file__).parents[2] / "results" / "ptb"
+    paths = [folder / f"{name}.jsonl" for name in ptb_table.JOURNALS]
+    study = [entry.trial for path in paths if path.exists() for entry in Journal(path).entries]
+    table = ad.table("ptb-txl")
+    lengths = dict.fromkeys((trial.training, trial.steps) for trial in study)
+    found = [trial for training, steps in lengths for trial in table.trials(steps=steps, training=training)]
+    assert len(table) == len(study)
+    assert {trial.key: trial for trial in found} == {trial.key: trial for trial in study}
 
 
 def test_thousands_of_trials_are_small(tmp_path: Path) -> None:

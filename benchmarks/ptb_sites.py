@@ -1,0 +1,61 @@
+"""What has a search learned? Site by site: what helps random policies, and what the last policies of each method do.
+
+    python benchmarks/ptb_sites.py [--seed 0] [--folder results/ptb]      (see ptb_study.py; nothing is trained)
+
+Of the journal of `ptb_search.py`. A site is unused, drops single values, or drops whole tokens (a draw is shared along
+channels). For each of the three: the median perplexity of the random policies that do so, whatever they do elsewhere;
+and how many of a method's last 64 policies do.
+"""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from autodropout.spaces import TRANSFORMER_SITES
+from autodropout.tables import TableTrial
+from ptb_study import Piece, perplexities, reward, study_options
+from ptb_trainings import SPACE
+from recording import Table, decimals, write
+
+LAST = 64
+KINDS = ("unused", "values", "whole tokens")
+
+
+def kind(trial: TableTrial, site: str) -> str:
+    pattern = SPACE.decode(trial.tokens).sites[site]
+    return "unused" if pattern.is_none else "whole tokens" if pattern.share_c else "values"
+
+
+def median(trials: Sequence[TableTrial]) -> float | None:
+    return perplexities([statistics.median(map(reward, trials))])[0] if trials else None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "sites", argv)
+    piece = Piece(args, "search")
+    by_method: dict[str, list[TableTrial]] = {method: [] for method in args.methods}
+    for trial in (entry.trial for entry in piece.journal.entries):
+        if trial.phase == f"search {args.seed}" and trial.method in by_method:
+            by_method[trial.method].append(trial)
+    if not all(by_method.values()):
+        raise SystemExit(f"{piece.journal.path} has no search {args.seed} of all methods: run ptb_search.py first")
+    table, rows = Table(("random, perplexity", *(method for method in by_method)), 26, 24), []
+    print("unused / values / whole tokens")
+    for site in TRANSFORMER_SITES:
+        row: dict[str, Any] = {"site": site}
+        row["random"] = {of: median([t for t in by_method["random"] if kind(t, site) == of]) for of in KINDS}
+        row["last"] = {
+            method: {of: sum(kind(trial, site) == of for trial in trials[-LAST:]) for of in KINDS}
+            for method, trials in by_method.items()
+        }
+        rows.append(row)
+        shown = [" / ".join(decimals(row["random"][of]) or "-" for of in KINDS)]
+        shown += [" / ".join(str(row["last"][method][of]) for of in KINDS) for method in by_method]
+        table.row(site, dict(zip(("random, perplexity", *by_method), shown, strict=True)))
+    what = f"what the policies of search {args.seed} do at each site, {len(by_method['random'])} random ones"
+    record = piece.record(what) | {"last": min(LAST, *map(len, by_method.values())), "rows": rows}
+    write(record, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
+
+
+if __name__ == "__main__":
+    main()
