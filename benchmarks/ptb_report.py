@@ -1,6 +1,6 @@
 """The part of docs/results.md that is about Penn Treebank, and its figures, from the study's JSON files alone.
 
-    python benchmarks/ptb_report.py [--folder results/ptb] [--simulated results/simulate.json] [--docs docs]
+    python benchmarks/ptb_report.py [--folder results/ptb] [--simulated FILE] [--translated FOLDER] [--docs docs]
 
 Whatever stages have been run are in it (`ptb_study.py`); what is missing is said to be missing. What stands in the page
 outside of the two marks is kept. Nothing is computed here but means: every number is one of a file's, which is named
@@ -122,15 +122,7 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
         for metric in ("test_perplexity", "validation_perplexity"):
-            tables = {key.partition(", from ")[2]: t for key, t in record["tables"].items() if key.startswith(metric)}
-            shown = []
-            for row in next(iter(tables.values())):
-                mean = f"{row['mean']:.2f}" + (
-                    "" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}"
-                )
-                others = [_difference(row["method"], first, of) for first, of in tables.items()]
-                shown.append((row["method"], f"{row['rate']:g}", f"{mean} ({len(row['values'])})", *others))
-            yield from markdown(("method", "rate", metric.replace("_", " "), *(f"from {n}" for n in tables)), shown)
+            yield from _compared(record, metric)
         for claim in sorted(record["claims"], key=lambda claim: claim["metric"] != "test_perplexity"):
             yield _claim(claim)
         yield ""
@@ -142,6 +134,28 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
             lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
             yield f"Diverged, hence not in the table: {lost}."
         yield ""
+
+
+def translated(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield (
+            f"`{path.name}`: {record['what']}, {record['steps']:,} steps. Mean ± standard error (n) of sacreBLEU; "
+            "differences are paired, with 95% intervals."
+        )
+        yield ""
+        for metric in ("test BLEU", "validation BLEU"):
+            yield from _compared(record, metric)
+
+
+def _compared(record: Record, metric: str) -> list[str]:
+    """Methods by a metric, and their differences from some of them."""
+    tables = {key.partition(", from ")[2]: t for key, t in record["tables"].items() if key.startswith(metric)}
+    shown = []
+    for row in next(iter(tables.values())):
+        mean = f"{row['mean']:.2f}" + ("" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}")
+        others = [_difference(row["method"], first, of) for first, of in tables.items()]
+        shown.append((row["method"], f"{row['rate']:g}", f"{mean} ({len(row['values'])})", *others))
+    return markdown(("method", "rate", metric.replace("_", " "), *(f"from {name}" for name in tables)), shown)
 
 
 def _difference(method: str, first: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -203,6 +217,7 @@ def page(before: str, lines: Sequence[str]) -> str:
 STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] = {
     "honest": ("The final table", honest),
     "transfer": ("The same policies on WikiText-2", final),
+    "multi30k": ("The same policies on Multi30k, German to English", translated),
     "search": ("The controller against random search", searches),
     "sites": ("What the searches have learned", sites),
     "finalists": ("The best of each method, with new seeds", finalists),
@@ -217,11 +232,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("results/ptb"))
     parser.add_argument("--simulated", type=Path, default=Path("results/simulate.json"))
+    parser.add_argument("--translated", type=Path, default=Path("results/multi30k"))
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     args = parser.parse_args()
     found = {stage: records(args.folder, stage) for stage in STAGES}
-    readers = ("orders", "sites")  # of other stages' journals
-    trained = {stage: files for stage, files in found.items() if stage not in readers}
+    found["multi30k"] = records(args.translated, "multi30k")
+    others = ("orders", "sites", "multi30k")  # two read journals of other stages, the last is no part of the study
+    trained = {stage: files for stage, files in found.items() if stage not in others}
     lines = ["## Penn Treebank", ""]
     for stage, (title, told) in STAGES.items():
         lines += [f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN)]

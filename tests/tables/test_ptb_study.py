@@ -155,9 +155,9 @@ def test_from_proxy_to_table(
 def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what was not shown, and what was not run; what others wrote into the page stays."""
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
-    docs += ["--simulated", str(tmp_path / "none.json")]
+    docs += ["--simulated", str(tmp_path / "none.json"), "--translated", str(tmp_path / "translated")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 10
+    assert page.read_text().count("Not run yet") == 11
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
     for script in (*scripts, ptb_transfer):
@@ -166,7 +166,7 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     text = page.read_text()
     assert text.startswith("# Of ours")
     assert text.endswith("\nBy hand.\n")
-    assert text.count("Not run yet") == 1, "the simulator's part"
+    assert text.count("Not run yet") == 2, "the simulator and the translator"
     honest = json.loads((tmp_path / "honest.json").read_text())
     final = text.partition("### The final table")[2].partition("### ")[0]
     for claim in honest["claims"]:

@@ -1,0 +1,214 @@
+"""Do the policies of Penn Treebank help a translator? Multi30k, German to English, every method's rate tuned.
+
+    python benchmarks/multi30k.py [--workers 8] [--minutes 9] [--smoke]
+
+Multi30k stands in for IWSLT'14 (`recipes/translation.py`): 29,000 captions, a small Transformer. Nothing is searched
+here: the policies are those of the final table of Penn Treebank (`ptb_honest.py`), beside no policy and the dropout of
+Vaswani et al.
+1. Each method's rate is chosen by validation BLEU, from the same rates with the same seeds.
+2. Each is trained at its rate with new seeds, and translates the test text once. Differences are paired by seed, with
+   Student's 95% intervals.
+
+Batches have sentences of one length, now long, now short: no crowd, but as many processes as `--workers` share the GPU.
+What was trained is in a journal, as in `ptb_study.py`: a piece that runs out of `--minutes` ends with exit code 3, and
+the same command again goes on.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from autodropout.recipes.comparison import Row, Variant, summaries, table
+from autodropout.recipes.translation import multi30k_de_en
+from autodropout.spaces import Policy
+from autodropout.tables import Entry, Journal, TableTrial
+from autodropout.training.run import Run, Scores, identity
+from autodropout.training.translation import TranslationTraining
+from ptb_honest import told
+from ptb_study import PAUSED
+from ptb_trainings import NONE, SPACE, Tokens, families
+from recording import facts, options, write
+
+RATES = (0.05, 0.1, 0.2, 0.3)
+TUNING_SEEDS, FINAL_SEEDS = range(2), range(1_000, 1_005)
+METRICS = ("validation BLEU", "test BLEU")
+TRAINING = "multi30k"
+
+
+class Job(NamedTuple):
+    """One training to be done."""
+
+    phase: str
+    method: str
+    tokens: Tokens
+    rate: float
+    seed: int
+
+
+def methods(source: Path) -> dict[str, Tokens]:
+    """No policy, Dropout where Vaswani et al. have it, and the policies of the final table of Penn Treebank."""
+    if not source.exists():
+        raise SystemExit(f"{source} is not there, which has the policies: run ptb_honest.py first")
+    found = {"none": NONE, "dropout": families()["dropout"]}
+    for name, tokens in json.loads(source.read_text())["policies"].items():
+        if name.startswith("policy of "):
+            found[name] = tuple(tokens)
+    return found
+
+
+def trained(job: Job, training: TranslationTraining, run: Run) -> Entry:
+    """In a process of its own. A test score is asked for in the final phase alone."""
+    torch.set_num_threads(1)
+    curve: list[tuple[int, float]] = []
+    policy: Policy | None = SPACE.decode(job.tokens) if job.tokens != NONE else None
+    final = job.phase == "final"
+    start = time.perf_counter()
+    failure, scores = None, Scores(math.nan, {})
+    try:
+        watched = replace(run, test=final, report=lambda step, value: curve.append((step, value)))
+        scores = training.fit(policy, job.rate, job.seed, watched)
+    except FloatingPointError:
+        failure = "diverged"
+    trial = TableTrial(
+        phase=job.phase,
+        method=job.method,
+        number=0,
+        tokens=job.tokens,
+        rate=job.rate,
+        seed=job.seed,
+        training=TRAINING,
+        steps=training.steps,
+        value=None if failure else scores.reward,
+        curve=tuple(curve),
+        seconds=time.perf_counter() - start,
+        failure=failure,
+    )
+    return Entry(trial, scores.metrics["test_bleu"] / 100 if final and not failure else None)
+
+
+class Piece:
+    """One run of this script: a journal, the time there is, and processes to train in."""
+
+    def __init__(self, args: argparse.Namespace, training: TranslationTraining) -> None:
+        self.training, self.workers = training, args.workers
+        self.ends = time.monotonic() + 60 * args.minutes
+        self.journal = Journal(args.folder / "multi30k.jsonl", SPACE)
+        config = identity(training, None, 0.0, 0)["training"]
+        self.journal.describe(TRAINING, {name: value for name, value in config.items() if name != "data"})
+        cuda = torch.cuda.is_available()
+        self.run = Run(device="cuda" if cuda else "cpu", precision="bfloat16" if cuda else "float32")
+
+    def train(self, jobs: Sequence[Job]) -> list[Entry]:
+        """The jobs' trials, in their order: those that the journal has already, and the others trained now."""
+        key = {job: (job.phase, job.method, 0, job.seed, TRAINING, self.training.steps, job.rate) for job in jobs}
+        known = self.journal.keys
+        waiting = [job for job in jobs if key[job] not in known]
+        if waiting:
+            self.training.load()  # subwords are learned and kept once, before many ask for them
+            machine = torch.cuda.get_device_name() if self.run.where.type == "cuda" else None
+            self.journal.note(facts(f"{self.workers} at once", ("torch", "sacrebleu"), machine))
+            self._train(waiting)
+        by_key = {entry.trial.key: entry for entry in self.journal.entries}
+        if not all(key[job] in by_key for job in jobs):
+            print("the time of this piece is over: run it again to go on")
+            sys.exit(PAUSED)
+        return [by_key[key[job]] for job in jobs]
+
+    def _train(self, waiting: list[Job]) -> None:
+        """As many at once as there are workers; none is begun that would not end in time, going by the last."""
+        took = max((entry.trial.seconds for entry in self.journal.entries), default=0.0)
+        spawned = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.workers, mp_context=spawned) as pool:
+            running = set()
+            while True:
+                while waiting and len(running) < self.workers and time.monotonic() + took < self.ends:
+                    running.add(pool.submit(trained, waiting.pop(0), self.training, self.run))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for entry in (future.result() for future in done):
+                    self.journal.add([entry])
+                    took = entry.trial.seconds
+                    value = entry.trial.failure or f"{entry.trial.value:.4f}"
+                    said = f"{entry.trial.method} at {entry.trial.rate:g}, seed {entry.trial.seed}: {value}"
+                    print(f"# {entry.trial.phase}: {said}, {took:.0f} s", flush=True)
+
+
+def tuned(piece: Piece, found: Mapping[str, Tokens], seeds: Sequence[int]) -> dict[str, dict[float, list[float]]]:
+    """Rewards of each method at each rate; one that diverged has none."""
+    jobs = [
+        Job("tuning", method, tokens, rate, seed)
+        for method, tokens in found.items()
+        if tokens != NONE
+        for rate in RATES
+        for seed in seeds
+    ]
+    scores: dict[str, dict[float, list[float]]] = {}
+    for job, entry in zip(jobs, piece.train(jobs), strict=True):
+        scores.setdefault(job.method, {}).setdefault(job.rate, []).append(entry.trial.value or 0.0)
+    return scores
+
+
+def rows_of(entries: Sequence[Entry], first: str) -> list[Row]:
+    """The final trainings as a comparison has them, those of one method first."""
+    rows = []
+    for trial, test in sorted(entries, key=lambda entry: entry.trial.method != first):
+        if trial.value is not None and test is not None:
+            metrics = dict(zip(METRICS, (100 * trial.value, 100 * test), strict=True))
+            rows.append(Row(Variant(trial.method, None, trial.rate), trial.seed, Scores(trial.value, metrics)))
+    return rows
+
+
+def tables(entries: Sequence[Entry]) -> dict[str, list[dict[str, Any]]]:
+    """Printed, and for the file: every metric, differences from no policy and from Dropout."""
+    found = {}
+    for metric in METRICS:
+        for first in ("none", "dropout"):
+            rows = rows_of(entries, first)
+            print(f"\n{metric}, differences from {first}\n{table(rows, metric)}")
+            found[f"{metric}, from {first}"] = [told(summary) for summary in summaries(rows, metric)]
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options(__doc__, None, "a tiny model on the first 200 pairs, two seeds")
+    parser.add_argument("--folder", type=Path, default=None, help="of the journal and the table; results/multi30k")
+    parser.add_argument("--policies", type=Path, default=Path("results/ptb/honest.json"), help="of Penn Treebank")
+    parser.add_argument("--steps", type=int, default=4_000)
+    parser.add_argument("--workers", type=int, default=8, help="trainings at once")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of wall time for this piece")
+    args = parser.parse_args(argv)
+    args.folder = args.folder or Path("out/multi30k-smoke" if args.smoke else "results/multi30k")
+    training = replace(multi30k_de_en(), steps=args.steps, evaluate_every=args.steps // 8)
+    found = methods(args.policies)
+    piece = Piece(args, training.smoke() if args.smoke else training)
+    scores = tuned(piece, found, TUNING_SEEDS[:1] if args.smoke else TUNING_SEEDS)
+    rates = {method: max(by, key=lambda rate: statistics.fmean(by[rate])) for method, by in scores.items()}
+    seeds = FINAL_SEEDS[:2] if args.smoke else FINAL_SEEDS
+    jobs = [
+        Job("final", method, tokens, rates.get(method, 0.0), seed) for seed in seeds for method, tokens in found.items()
+    ]
+    final = piece.train(jobs)
+    record = facts("translating Multi30k, German to English, under policies of Penn Treebank", ("torch", "sacrebleu"))
+    record |= {"trained": piece.journal.notes, "trials": len(piece.journal.entries), "steps": piece.training.steps}
+    record["tuning"] = {
+        method: {f"{rate:g}": [100 * value for value in of] for rate, of in by.items()} for method, by in scores.items()
+    }
+    record["diverged"] = [[entry.trial.method, entry.trial.seed] for entry in final if entry.trial.value is None]
+    record |= {"rates": rates, "policies": found, "tables": tables(final)}
+    write(record, args.out or args.folder / "multi30k.json")
+
+
+if __name__ == "__main__":
+    main()
