@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from autodropout.patterns.bits import on_gpu, sequence_dropped
+from autodropout.patterns.stacking import stacked
 
 
 @torch.library.custom_op("autodropout::relative_attention", mutates_args=())
@@ -148,11 +149,9 @@ def _(
     info: Any, in_dims: tuple[int | None, ...], query: Tensor, key: Tensor, value: Tensor, by_distance: Tensor,
     bits: Tensor | None, scale: Tensor | None, heads: int, before: int,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:  # fmt: skip
-    stacked = [
-        h if h is None else h.expand(info.batch_size, *h.shape) if dim is None else h.movedim(dim, 0)
-        for h, dim in zip((query, key, value, by_distance, bits, scale), in_dims[:6], strict=True)
-    ]
-    return relative_attention(*stacked, heads, before), (0, 0)
+    tensors = zip((query, key, value, by_distance, bits, scale), in_dims[:6], strict=True)
+    of_all = (h if h is None else stacked(h, dim, info.batch_size) for h, dim in tensors)
+    return relative_attention(*of_all, heads, before), (0, 0)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

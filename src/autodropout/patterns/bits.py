@@ -28,6 +28,7 @@ from torch import Tensor
 
 from autodropout.patterns.conv import Tiling, conv_mask
 from autodropout.patterns.sequence import Runs, sequence_mask
+from autodropout.patterns.stacking import stacked
 from autodropout.spaces import ConvPattern, SequencePattern
 
 _ONE = 1 << 28  # fixed point, as in conv.py
@@ -181,12 +182,9 @@ def _(
     info: Any, in_dims: tuple[int | None, ...], tokens: Tensor, rate: Tensor, seed: Tensor, stream: int,
     shape: Sequence[int],
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:  # fmt: skip
-    stacked = [
-        value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip((tokens, rate, seed), in_dims[:3], strict=True)
-    ]
-    tokens, rate, seed = (value.contiguous() for value in stacked)
-    return sequence_bits(tokens, rate, seed, stream, shape), (0, 0)
+    tensors = zip((tokens, rate, seed), in_dims[:3], strict=True)
+    of_all = (stacked(value, dim, info.batch_size).contiguous() for value, dim in tensors)
+    return sequence_bits(*of_all, stream, shape), (0, 0)
 
 
 def conv_dropped(bits: Tensor, shape: Sequence[int], channels_last: bool, site: int = 0) -> Tensor:

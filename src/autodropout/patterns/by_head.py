@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from autodropout.patterns.bits import on_gpu, sequence_dropped
+from autodropout.patterns.stacking import stacked
 
 
 @torch.library.custom_op("autodropout::put_by_head", mutates_args=())
@@ -43,11 +44,8 @@ def _(h: Tensor, bits: Tensor, scale: Tensor, heads: int) -> Tensor:
 def _(
     info: Any, in_dims: tuple[int | None, ...], h: Tensor, bits: Tensor, scale: Tensor, heads: int
 ) -> tuple[Tensor, int]:
-    stacked = [
-        value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip((h, bits, scale), in_dims[:3], strict=True)
-    ]
-    return put_by_head(*stacked, heads), 0
+    tensors = zip((h, bits, scale), in_dims[:3], strict=True)
+    return put_by_head(*(stacked(value, dim, info.batch_size) for value, dim in tensors), heads), 0
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

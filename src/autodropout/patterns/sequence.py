@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from autodropout.patterns.draws import GOLDEN, below, mix, threshold, words
+from autodropout.patterns.stacking import stacked
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,8 @@ def _(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
 def _(
     info: Any, in_dims: tuple[int | None, ...], seed: Tensor, rate: Tensor, shape: Sequence[int]
 ) -> tuple[Tensor, int]:
-    stacked = [
-        value.expand(info.batch_size) if dim is None else value
-        for value, dim in zip((seed, rate), in_dims[:2], strict=True)
-    ]
-    return draw(*stacked, shape), 0
+    tensors = zip((seed, rate), in_dims[:2], strict=True)
+    return draw(*(stacked(value, dim, info.batch_size) for value, dim in tensors), shape), 0
 
 
 _STARTS = 0x5DEECE66D  # sets the starts' stream apart from the drops'
