@@ -22,6 +22,7 @@ import ptb_descent
 import ptb_finalists
 import ptb_honest
 import ptb_orders
+import ptb_policies
 import ptb_proxy
 import ptb_report
 import ptb_search
@@ -143,6 +144,16 @@ def test_from_proxy_to_table(
     claims = [claim for claim in honest["claims"] if claim["metric"] == "test_perplexity"]
     assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"], "none, 16 steps"]
     assert claims[0]["difference"] == by_random["policy of controller"]["difference"]
+    run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
+    ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
+    assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
+    assert ours.provenance.rate == honest["rates"]["policy of controller"]
+    assert f"test perplexity {found['policy of controller']['mean']:.2f} over 2 seeds" in ours.provenance.note
+    searched = {
+        e.trial.number: e.trial for e in Journal(tmp_path / "search.jsonl").entries if e.trial.method == "random"
+    }
+    random = ad.load(tmp_path / "policies" / "ptb-random.json")
+    assert searched[random.provenance.trial].tokens == ptb_trainings.SPACE.encode(random)
     target = tmp_path / "made.parquet"
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
