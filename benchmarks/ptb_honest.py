@@ -29,7 +29,7 @@ from autodropout.tables.statistics import sign_flips
 from autodropout.training.run import Scores
 from ptb_finalists import LONGER_PHASE
 from ptb_study import Child, Piece, perplexities, perplexity, reward, rewards_of, study_options
-from ptb_trainings import KINDS, NONE, Tokens, families
+from ptb_trainings import NONE, Tokens, families
 from recording import write
 
 RATES = (0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4)
@@ -60,15 +60,22 @@ def finalists(piece: Piece, search: int, training: str, steps: int) -> Methods:
     return policies
 
 
-def tuned(piece: Piece, name: str, steps: int, policies: Methods, seeds: int) -> dict[str, dict[float, list[float]]]:
-    """Rewards of each method at each rate; a classical one, at its usual sites and at all, with half the seeds."""
+def kind_of(peer: str) -> str:
+    """Which classical method it is, wherever it is used."""
+    return peer.partition(",")[0]
+
+
+def tuned(
+    piece: Piece, name: str, steps: int, peers: Methods, policies: Methods, seeds: int
+) -> dict[str, dict[float, list[float]]]:
+    """Rewards of each method at each rate; a classical one at two kinds of sites has half the seeds for each."""
     rates = RATES[:2] if piece.smoke else RATES
-    shared = max(1, seeds * len(KINDS) // len(families()))
+    shared = max(1, seeds * len(set(map(kind_of, peers))) // len(peers))
     children = [
         Child(method, 0, tokens, rate, TUNING_SEED + seed)
-        for method, tokens in (families() | policies).items()
+        for method, tokens in (peers | policies).items()
         for rate in rates
-        for seed in range(shared if method in families() else seeds)
+        for seed in range(shared if method in peers else seeds)
     ]
     found: dict[str, dict[float, list[float]]] = {}
     for child, value in zip(children, rewards_of(piece.train("tuning", name, steps, children)), strict=True):
@@ -134,21 +141,25 @@ def claim(entries: Sequence[Entry], metric: str, ours: str, other: str, claims: 
     }
 
 
-def decided(scores: Mapping[str, Mapping[float, Sequence[float]]]) -> tuple[dict[str, float], list[str]]:
+def decided(
+    scores: Mapping[str, Mapping[float, Sequence[float]]], peers: Methods
+) -> tuple[dict[str, float], list[str]]:
     """By the tuning alone: rates, and where each classical method is used; the best of these first."""
     means = {method: {rate: statistics.fmean(of) for rate, of in by.items()} for method, by in scores.items()}
     rates = {method: max(by, key=lambda rate: by[rate]) for method, by in means.items()}
-    peers: dict[str, str] = {}
-    for method in sorted(families(), key=lambda method: -means[method][rates[method]]):
-        peers.setdefault(method.partition(",")[0], method)
-    return rates, list(peers.values())
+    best: dict[str, str] = {}
+    for method in sorted(peers, key=lambda method: -means[method][rates[method]]):
+        best.setdefault(kind_of(method), method)
+    return rates, list(best.values())
 
 
-def final_table(piece: Piece, args: argparse.Namespace, name: str, steps: int, policies: Methods) -> dict[str, Any]:
+def final_table(
+    piece: Piece, args: argparse.Namespace, name: str, steps: int, peers: Methods, policies: Methods
+) -> dict[str, Any]:
     """Methods are tuned, then all are trained with new seeds: both steps of above."""
-    scores = tuned(piece, name, steps, policies, args.tuning_seeds)
-    rates, peers = decided(scores)
-    final = {"none": NONE} | {peer: families()[peer] for peer in peers} | policies
+    scores = tuned(piece, name, steps, peers, policies, args.tuning_seeds)
+    rates, chosen = decided(scores, peers)
+    final = {"none": NONE} | {peer: peers[peer] for peer in chosen} | policies
     edges = [m for m in final if m in rates and rates[m] in (min(scores[m]), max(scores[m]))]
     for method, by in scores.items():
         tried = ", ".join(f"{rate:g}: {perplexity(statistics.fmean(of)):.2f}" for rate, of in by.items())
@@ -163,11 +174,11 @@ def final_table(piece: Piece, args: argparse.Namespace, name: str, steps: int, p
     found += shorter
     record = piece.record(f"{name}, {steps} steps, policies' rates tuned with {args.tuning_seeds} seeds each")
     record["tuning"] = {m: {f"{rate:g}": perplexities(of) for rate, of in by.items()} for m, by in scores.items()}
-    record |= {"rates": rates, "at_the_edge": edges, "best_classical": peers[0]}
+    record |= {"rates": rates, "at_the_edge": edges, "best_classical": chosen[0]}
     record["diverged"] = [[e.trial.method, e.trial.seed] for e in found if e.trial.value is None]
     record["policies"] = final
     record["tables"], record["claims"] = {}, []
-    others = (RANDOM, peers[0], *{entry.trial.method: None for entry in shorter})
+    others = (RANDOM, chosen[0], *{entry.trial.method: None for entry in shorter})
     for metric in METRICS:
         for first in ("none", *others):
             rows = rows_of(found, first)
@@ -186,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     piece = Piece(args, "honest")
     name, steps = args.longer_training, args.longer_steps
     policies = finalists(piece, args.seed, name, piece.training(name, steps).steps)
-    write(final_table(piece, args, name, steps, policies), args.out)
+    write(final_table(piece, args, name, steps, families(), policies), args.out)
 
 
 if __name__ == "__main__":
