@@ -15,6 +15,8 @@ from typing import Any
 
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
+from ptb_study import perplexity
+from ptb_table import UNIT
 from recording import averaged, decimals, markdown, named
 
 BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
@@ -185,24 +187,36 @@ def simulated(path: Path) -> Iterator[str]:
     held = record["surrogate"]["held_out"]
     rows = [(kind, f"{h['error']:.5f}", f"{h['correlation']:.2f}") for kind, h in held.items()]
     noise, deviation = record["surrogate"]["noise"], record["surrogate"]["deviation"]
-    yield f"`{path.name}`. Rewards deviate by {deviation:.5f}, between seeds of one policy by {noise:.5f}."
+    yield (
+        f"`{path.name}`: {record['what']}. Errors are of rewards, {UNIT}: they deviate by {deviation:.5f}, between seeds "
+        f"of one policy by {noise:.5f}. What a search takes is the policy that looked best to it, by its true perplexity."
+    )
     yield ""
     yield from markdown(("surrogate", "held-out error", "rank correlation"), rows)
     shown = [
         (row["proposer"], _mean(row["best"]), _mean(row["last"]), row["trials_to_random"] or "never")
         for row in record["proposers"]
     ]
-    yield from markdown(("proposer", "reward of what it takes", "last 64", "policies until random's best"), shown)
+    yield from markdown(("proposer", "what it takes", "mean of its last 64", "policies until random's best"), shown)
+    yield "As many trainings, of many policies or of many seeds of each:"
+    yield ""
     shown = [(r["repeats"], r["policies"], _mean(r["random"]), _mean(r["controller"])) for r in record["more_seeds"]]
     yield from markdown(("seeds a policy", "policies", "random", "controller"), shown)
+    yield (
+        "Early stopping of a random search over the table's own rows, whose values are those of single seeds, with a "
+        "quarter of the steps that all of them took. A stacked crowd gains nothing by it: it takes as long with fewer."
+    )
+    yield ""
     shown = [
         (r["halving"], _mean(r["best"]), f"{r['begun']:.0f}", f"{r['finished']:.0f}") for r in record["early_stopping"]
     ]
-    yield from markdown(("early stopping", "reward of what it takes", "begun", "finished"), shown)
+    yield from markdown(("early stopping", "what it takes", "begun", "finished"), shown)
 
 
 def _mean(found: Mapping[str, float]) -> str:
-    return f"{found['mean']:.5f} ± {found['error']:.5f}"
+    """Of rewards, as a perplexity; its error to first order."""
+    shown = perplexity(found["mean"])
+    return f"{shown:.2f} ± {shown * found['error'] / found['mean']:.2f}"
 
 
 def page(before: str, lines: Sequence[str]) -> str:

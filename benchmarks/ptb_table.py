@@ -14,7 +14,7 @@ from autodropout.tables import Journal, Table, table
 from recording import facts
 
 JOURNALS = ("proxy", "search", "finalists", "honest")
-UNIT = "80 / perplexity, of the validation and the test text of Penn Treebank"
+UNIT = "80 / perplexity"
 
 
 def main() -> None:
@@ -25,7 +25,8 @@ def main() -> None:
     paths = [args.folder / f"{name}.jsonl" for name in JOURNALS]
     journals = [Journal(path) for path in paths if path.exists()]
     about = facts("trials of small Transformer-XLs on Penn Treebank under dropout policies", ("torch",))
-    kept = {name: about[name] for name in ("what", "date", "commit", "versions")} | {"scores": UNIT}
+    kept = {name: about[name] for name in ("what", "date", "commit", "versions")}
+    kept["scores"] = f"{UNIT}, of the validation and the test text of Penn Treebank"
     kept["versions"] |= {"autodropout": __version__}
     kept["trained"] = [note for journal in journals for note in journal.notes]  # where, when, with which versions
     Table.of(args.to.stem, journals, kept).save(args.to)
