@@ -188,8 +188,9 @@ def simulated(path: Path) -> Iterator[str]:
     rows = [(kind, f"{h['error']:.5f}", f"{h['correlation']:.2f}") for kind, h in held.items()]
     noise, deviation = record["surrogate"]["noise"], record["surrogate"]["deviation"]
     yield (
-        f"`{path.name}`: {record['what']}. Errors are of rewards, {UNIT}: they deviate by {deviation:.5f}, between seeds "
-        f"of one policy by {noise:.5f}. What a search takes is the policy that looked best to it, by its true perplexity."
+        f"`{path.name}`: {record['what']}. Errors are of rewards, {UNIT}: they deviate by {deviation:.5f}, between "
+        f"seeds of one policy by {noise:.5f}. What a search takes is the policy that looked best to it, by its true "
+        "perplexity."
     )
     yield ""
     yield from markdown(("surrogate", "held-out error", "rank correlation"), rows)
