@@ -17,7 +17,8 @@ from autodropout.data import ptb
 from autodropout.models.transformer_xl import TransformerXL, initialize
 from autodropout.spaces import TRANSFORMER_SITES
 from autodropout.training import language
-from autodropout.training.language import LanguageTraining, Objective, log_loss, perplexity
+from autodropout.training.language import LanguageTraining
+from autodropout.training.language_loss import Objective, log_loss, perplexity
 from autodropout.training.noise import Noise
 from autodropout.training.run import Run, identity
 from autodropout.training.streams import Pages, Streams

@@ -19,7 +19,8 @@ from autodropout.data import MissingData, ptb
 from autodropout.models.transformer_xl import TransformerXL
 from autodropout.recipes.language import search_training
 from autodropout.training import language
-from autodropout.training.language import LanguageTraining, log_loss, perplexity
+from autodropout.training.language import LanguageTraining
+from autodropout.training.language_loss import log_loss, perplexity
 from autodropout.training.run import Run
 from autodropout.training.streams import Pages, Streams
 

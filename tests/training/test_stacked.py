@@ -17,8 +17,9 @@ from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, 
 from autodropout.patterns import bernoulli
 from autodropout.recipes.language import RATE
 from autodropout.training import language_crowd, stacked_language
-from autodropout.training.language import cross_entropy, example_for, log_loss
+from autodropout.training.language import example_for
 from autodropout.training.language_crowd import Crowd
+from autodropout.training.language_loss import cross_entropy, log_loss
 from autodropout.training.noise import Noise
 from autodropout.training.run import Run
 from autodropout.training.stacked import StackedAdam

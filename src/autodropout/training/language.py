@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from autodropout.attach import attach, space
@@ -39,13 +38,14 @@ from autodropout.data import Corpus, ptb, wikitext2
 from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
 from autodropout.spaces import Policy, Space, TransformerPolicy
 from autodropout.training.clipped_adam import ClippedAdam
-from autodropout.training.distributed import ranks, seed_rank, share, total, world
+from autodropout.training.distributed import ranks, seed_rank, share, world
 from autodropout.training.fusing import fuse_attention
+from autodropout.training.language_loss import Objective, log_loss, perplexity
 from autodropout.training.loop import Loop, Stateful
 from autodropout.training.noise import Noise
 from autodropout.training.run import Regularizer, Report, Run, Scores, identity
 from autodropout.training.schedules import Schedule, cosine_then_constant, first_step_after
-from autodropout.training.streams import IGNORED, Pages, Streams
+from autodropout.training.streams import Pages, Streams
 from autodropout.training.weights import Average, Best, export
 
 CORPORA: dict[str, Callable[..., Corpus]] = {ptb.NAME: ptb.load, wikitext2.NAME: wikitext2.load}
@@ -259,70 +259,6 @@ class LanguageTraining:
         """`log_loss` of the model, with the memory an evaluation has."""
         with run.autocast():
             return log_loss(model, pages, self.evaluation_memory)
-
-
-def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Nats a word, in the mean."""
-    return F.cross_entropy(model.logits(hidden).float().flatten(0, 1), targets.flatten())
-
-
-class Objective(nn.Module):
-    """What a step minimizes, in two parts: cross-entropy in nats a word, and the penalties on hidden states.
-
-    `loss` takes the model, what its softmax is given, (N, T, C), and the words that were right, (N, T).
-    """
-
-    def __init__(
-        self,
-        model: TransformerXL,
-        state_value: float,
-        state_difference: float,
-        loss: Callable[[TransformerXL, Tensor, Tensor], Tensor] = cross_entropy,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.state_value = state_value
-        self.state_difference = state_difference
-        self.loss = loss
-
-    def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        hidden, memory = self.model(tokens, memory)  # (N, T, C)
-        dropped = self.model.softmax_dropout(hidden)
-        loss = self.loss(self.model, dropped, targets)
-        penalty = self.state_value * mean_square(dropped) + self.state_difference * mean_square(hidden.diff(dim=1))
-        return loss, penalty, memory
-
-
-def mean_square(h: Tensor) -> Tensor:
-    return h.float().square().mean()
-
-
-@torch.no_grad()
-def log_loss(model: TransformerXL, pages: Pages, memory: int) -> float:
-    """Nats a word of a text, read in eval mode with a memory of so many words. The ranks share the rows.
-
-    Raises:
-        FloatingPointError: it is not finite.
-    """
-    training = model.training
-    model.eval()
-    rank, size = world().rank, world().size
-    remembered: Tensor | None = None
-    nats = torch.zeros((), dtype=torch.float64, device=pages.tokens.device)
-    for tokens, targets in zip(pages.tokens[:, rank::size], pages.targets[:, rank::size], strict=True):
-        hidden, remembered = model(tokens, remembered, memory)  # (rows, T, C)
-        logits = model.logits(hidden).float().flatten(0, 1)
-        nats += F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
-    model.train(training)
-    value = total(nats).item() / pages.predicted
-    if not math.isfinite(value):
-        raise FloatingPointError(f"the loss on a text to be judged by is {value}")
-    return value
-
-
-def perplexity(nats: float) -> float:
-    """exp(nats a word), which is kept finite: a model so bad will not be told from a worse one."""
-    return math.exp(min(nats, 700.0))
 
 
 @dataclass

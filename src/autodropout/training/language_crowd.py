@@ -46,7 +46,8 @@ from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
 from autodropout.training.children import check_crowd, goes_on
 from autodropout.training.fusing import fuse_attention
 from autodropout.training.graphed import Lane, Work, at
-from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, Objective, example_for
+from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, example_for
+from autodropout.training.language_loss import Objective
 from autodropout.training.noise import noise_at
 from autodropout.training.run import Report, Run
 from autodropout.training.stacked import Stack, StackedAdam

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from autodropout.layers import Drop
 from autodropout.models.spare import Embedding, padded
 from autodropout.models.transformer_xl import TransformerXL
-from autodropout.training.language import Objective
+from autodropout.training.language_loss import Objective
 from autodropout.training.noise import drops
 from autodropout.training.streams import IGNORED
 from autodropout.training.word_nats import word_nats
