@@ -25,7 +25,7 @@ A job trains `--together` children at once (`LanguageTraining.fit_many`), and ta
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
 them. What it costs in steps of one child, for S steps of a child of the search and 4 S of a final one:
 
-    proxy 420 S;  search 1,536 S;  finalists 384 S;  final table 768 S, and shorter trainings without a policy
+    proxy 420 S;  search 1,536 S;  finalists 384 S;  final table 960 S, and shorter trainings without a policy
 
 and for each job 8 readings of the validation text, as long as 160 steps by estimate. These scripts need torch and
 numpy, and no database.
@@ -287,7 +287,7 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
         "--none-steps", type=int, nargs="*", default=[4_000], help="lengths of final trainings without a policy"
     )
     sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
-    sizes.add_argument("--final-seeds", type=int, default=13, help="for each method of the final table")
+    sizes.add_argument("--final-seeds", type=int, default=20, help="for each method of the final table")
     args = parser.parse_args(argv)
     if args.smoke:
         args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
