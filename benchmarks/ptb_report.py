@@ -79,7 +79,7 @@ def sites(files: Mapping[Path, Record]) -> Iterator[str]:
         methods = list(record["rows"][0]["last"])
         shown = [
             (
-                *(row["site"], " / ".join(decimals(value) or "-" for value in row["random"].values())),
+                *(row["site"], " / ".join(map(decimals, row["random"].values()))),
                 *(" / ".join(map(str, row["last"][method].values())) for method in methods),
             )
             for row in record["rows"]

@@ -37,9 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for trial in (entry.trial for entry in piece.journal.entries):
         if trial.phase == f"search {args.seed}" and trial.method in by_method:
             by_method[trial.method].append(trial)
-    if not all(by_method.values()):
-        raise SystemExit(f"{piece.journal.path} has no search {args.seed} of all methods: run ptb_search.py first")
-    table, rows = Table(("random, perplexity", *(method for method in by_method)), 26, 24), []
+    if "random" not in by_method or not all(by_method.values()):
+        raise SystemExit(
+            f"{piece.journal.path} has no search {args.seed} of all methods, random among them: run ptb_search.py first"
+        )
+    table, rows = Table(("random, perplexity", *by_method), 26, 24), []
     print("unused / values / whole tokens")
     for site in TRANSFORMER_SITES:
         row: dict[str, Any] = {"site": site}
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for method, trials in by_method.items()
         }
         rows.append(row)
-        shown = [" / ".join(decimals(row["random"][of]) or "-" for of in KINDS)]
+        shown = [" / ".join(decimals(row["random"][of]) for of in KINDS)]
         shown += [" / ".join(str(row["last"][method][of]) for of in KINDS) for method in by_method]
         table.row(site, dict(zip(("random, perplexity", *by_method), shown, strict=True)))
     what = f"what the policies of search {args.seed} do at each site, {len(by_method['random'])} random ones"
