@@ -40,8 +40,8 @@ from ptb_study import PAUSED
 from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import facts, options, write
 
-RATES = (0.05, 0.1, 0.2, 0.3)
-TUNING_SEEDS, FINAL_SEEDS = range(2), range(1_000, 1_005)
+RATES = (0.025, 0.05, 0.1, 0.2, 0.3)
+TUNING_SEEDS, FINAL_SEEDS = range(1), range(1_000, 1_005)
 METRICS = ("validation BLEU", "test BLEU")
 TRAINING = "multi30k"
 
@@ -137,12 +137,15 @@ class Piece:
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                for entry in (future.result() for future in done):
+                broken = [error for future in done if (error := future.exception()) is not None]
+                for entry in (future.result() for future in done if future.exception() is None):
                     self.journal.add([entry])
                     took = entry.trial.seconds
                     value = entry.trial.failure or f"{entry.trial.value:.4f}"
                     said = f"{entry.trial.method} at {entry.trial.rate:g}, seed {entry.trial.seed}: {value}"
                     print(f"# {entry.trial.phase}: {said}, {took:.0f} s", flush=True)
+                for error in broken:  # after what others have done at the same time is kept
+                    raise error
 
 
 def tuned(piece: Piece, found: Mapping[str, Tokens], seeds: Sequence[int]) -> dict[str, dict[float, list[float]]]:
@@ -193,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     training = replace(multi30k_de_en(), steps=args.steps, evaluate_every=args.steps // 8)
     found = methods(args.policies)
     piece = Piece(args, training.smoke() if args.smoke else training)
-    scores = tuned(piece, found, TUNING_SEEDS[:1] if args.smoke else TUNING_SEEDS)
+    scores = tuned(piece, found, TUNING_SEEDS)
     rates = {method: max(by, key=lambda rate: statistics.fmean(by[rate])) for method, by in scores.items()}
     seeds = FINAL_SEEDS[:2] if args.smoke else FINAL_SEEDS
     jobs = [
@@ -205,6 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     record["tuning"] = {
         method: {f"{rate:g}": [100 * value for value in of] for rate, of in by.items()} for method, by in scores.items()
     }
+    record["at_the_edge"] = [method for method, rate in rates.items() if rate in (min(RATES), max(RATES))]
     record["diverged"] = [[entry.trial.method, entry.trial.seed] for entry in final if entry.trial.value is None]
     record |= {"rates": rates, "policies": found, "tables": tables(final)}
     write(record, args.out or args.folder / "multi30k.json")

@@ -1,6 +1,6 @@
 """Where does regularization pay at all? Sixteen children each of several trainings, before one gets a table of its own.
 
-    python benchmarks/ptb_candidates.py [--candidates small:6000 narrow:8000] [--smoke]      (see ptb_study.py)
+    python benchmarks/ptb_candidates.py --rate 0.1 [--candidates small:6000 tiny:8000] [--smoke]      (see ptb_study.py)
 
 For each training and length 4 children without a policy, 7 under classical methods and 5 under random policies: too few
 to say by how much, enough to see whether. Where children are best before their end, they learn the text by heart, and a

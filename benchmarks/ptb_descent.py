@@ -1,6 +1,6 @@
 """At which learning rate do children learn, whatever their policy?
 
-    python benchmarks/ptb_descent.py [--training quarter] [--steps 1200] [--smoke]      (see ptb_study.py)
+    python benchmarks/ptb_descent.py --training quarter --steps 1200 --rate 0.1 [--smoke]      (see ptb_study.py)
 
 A Transformer that normalizes after its sums, as Transformer-XL does, may stay where it knows how frequent words are and
 nothing of their order: a reward from there says how lucky a child was, not how good its policy is. Hence 48 children

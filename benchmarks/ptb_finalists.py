@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autodropout.tables import Entry, TableTrial
-from autodropout.tables.statistics import sign_flips
+from autodropout.tables.statistics import exchanges
 from autodropout.tables.surrogate import active
 from ptb_study import Child, Piece, perplexities, reward, rewards_of, spread, study_options
 from ptb_trainings import NONE, SPACE, Tokens, families
@@ -84,24 +84,26 @@ def best(again: Groups, lucky: Lucky, methods: Sequence[str], count: int) -> set
 
 
 def by_method(again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[str, Any]]:
-    """All finalists of a method together, seed by seed, paired with the first method's: no choice among them helps."""
+    """All finalists of a method together, against the first method's: no choice among them helps.
+
+    Policies are what differs, so the means of policies are compared, not of seeds.
+    """
     rows = []
-    means: dict[str, list[float | None]] = {}
+    means: dict[str, list[float]] = {}
     for method in methods:
         own = [key for key in again if key in lucky and key[0] == method]
-        means[method] = perplexities([statistics.fmean(of) for of in zip(*(again[key] for key in own), strict=True)])
-        searched = perplexities([reward(lucky[key]) for key in own])
-        pairs = zip(means[method], means[methods[0]], strict=True)
-        differences = [a - b for a, b in pairs if a is not None and b is not None]
-        known = [value for value in searched if value is not None]
+        again_of = perplexities([statistics.fmean(again[key]) for key in own])
+        means[method] = [value for value in again_of if value is not None]
+        searched = [value for value in perplexities([reward(lucky[key]) for key in own]) if value is not None]
+        both = method != methods[0] and means[method] and means[methods[0]]
         rows.append(
             {
                 "method": method,
                 "policies": len(own),
-                "in_search": statistics.fmean(known) if known else None,
-                "again": means[method],
-                "difference": differences,
-                "p": sign_flips(differences) if method != methods[0] and differences else None,
+                "in_search": statistics.fmean(searched) if searched else None,
+                "again": again_of,
+                "difference": statistics.fmean(means[method]) - statistics.fmean(means[methods[0]]) if both else None,
+                "p": exchanges(means[method], means[methods[0]]) if both else None,
             }
         )
     return rows
@@ -141,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     phase = LONGER_PHASE.format(args.seed)
     long = grouped(longer, piece.train(phase, args.longer_training, args.longer_steps, longer))
     columns = ("rate", "in the search", f"{count} new seeds", "longer")
-    rates = {(child.method, child.number): child.rate for child in children}
+    rates, longer_rates = ({(child.method, child.number): child.rate for child in of} for of in (children, longer))
     table, rows = Table(columns, 36, 24), []
     for key, found in sorted(again.items(), key=lambda item: -statistics.fmean(item[1])):
         name = f"{key[0]} {key[1]}" if key in lucky else key[0]
@@ -151,6 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "policy": name,
                 "method": key[0],
                 "rate": rates[key],
+                "longer_rate": longer_rates.get(key),
                 "search": seen,
                 "again": perplexities(found),
                 "longer": perplexities(long.get(key, [])),

@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
     record = piece.record(what) | {"rate": rate, "rows": rows}
     record["longer"] = judge_longer(piece, *final, args.longer_rate, longer)
-    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}-{args.steps}-{rate:g}"))
+    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}-{args.steps}-{rate:g}-for-{args.longer_steps}"))
 
 
 if __name__ == "__main__":

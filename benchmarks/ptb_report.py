@@ -91,26 +91,29 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
     yield f"{named(files)}. What a policy lost from the search to new seeds was luck."
     yield ""
     for record in files.values():
-        head = ("method", "policies", "in the search", "new seeds, mean of all", "less than the first's", "p")
+        first = record["methods"][0]["method"]
+        head = ("method", "policies", "in the search", "new seeds, mean of policies", f"from {first}", "p")
         shown = []
         for row in record["methods"]:
-            less = averaged(row["difference"], error=True) if row["p"] is not None else None
-            p = None if row["p"] is None else f"{row['p']:.3f}"
+            apart, p = (None, None) if row["p"] is None else (f"{row['difference']:+.2f}", f"{row['p']:.4f}")
             again = averaged(row["again"], error=True)
-            shown.append((row["method"], row["policies"], decimals(row["in_search"]), again, less, p))
+            shown.append((row["method"], row["policies"], decimals(row["in_search"]), again, apart, p))
         yield from markdown(head, shown)
+        yield "p: of all ways to exchange policies between the two methods, the share whose means lie as far apart."
+        yield ""
         rows = [row for row in record["rows"] if row["longer"]]
         line = [
             (
                 row["policy"],
-                row["rate"],
+                f"{row['rate']:g}",
                 decimals(row["search"]),
                 averaged(row["again"], error=True),
+                f"{row['longer_rate']:g}",
                 averaged(row["longer"]),
             )
             for row in rows
         ]
-        yield from markdown(("policy", "rate", "in the search", "new seeds", "longer"), line)
+        yield from markdown(("policy", "rate", "in the search", "new seeds", "rate there", "on the whole text"), line)
 
 
 def honest(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -125,13 +128,12 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
         yield ""
         for metric in ("test_perplexity", "validation_perplexity"):
             yield from _compared(record, metric)
-        for claim in sorted(record["claims"], key=lambda claim: claim["metric"] != "test_perplexity"):
+        for claim in record["claims"]:
             yield _claim(claim)
         yield ""
         yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
         yield ""
-        if record["at_the_edge"]:
-            yield f"The best rate was at the edge of those tried for: {', '.join(record['at_the_edge'])}."
+        yield from _edges(record)
         if record["diverged"]:
             lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
             yield f"Diverged, hence not in the table: {lost}."
@@ -147,16 +149,25 @@ def translated(files: Mapping[Path, Record]) -> Iterator[str]:
         yield ""
         for metric in ("test BLEU", "validation BLEU"):
             yield from _compared(record, metric)
+        yield from _edges(record)
+
+
+def _edges(record: Record) -> Iterator[str]:
+    if record["at_the_edge"]:
+        yield f"The best rate was at the edge of those tried for: {'; '.join(record['at_the_edge'])}."
+        yield ""
 
 
 def _compared(record: Record, metric: str) -> list[str]:
     """Methods by a metric, and their differences from some of them."""
     tables = {key.partition(", from ")[2]: t for key, t in record["tables"].items() if key.startswith(metric)}
+    lengths = record.get("lengths")
     shown = []
     for row in next(iter(tables.values())):
         mean = f"{row['mean']:.2f}" + ("" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}")
         others = [_difference(row["method"], first, of) for first, of in tables.items()]
-        shown.append((row["method"], f"{row['rate']:g}", f"{mean} ({len(row['values'])})", *others))
+        setting = f"{row['rate']:g}" + (f", {lengths[row['method']]:,} steps" if lengths else "")
+        shown.append((row["method"], setting, f"{mean} ({len(row['values'])})", *others))
     return markdown(("method", "rate", metric.replace("_", " "), *(f"from {name}" for name in tables)), shown)
 
 

@@ -45,9 +45,10 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     rows = [row for record in files.values() for row in record["rows"]]
     shown = []
     for record in files.values():
+        longer = record["longer"]
         for row in record["rows"]:
             line: tuple[str | None, ...] = (row["training"], f"{row['steps']:,}", f"{record['rate']:g}")
-            line += (f"{row['seconds']:.2f}", averaged(row["none"]))
+            line += (f"{row['seconds']:.2f}", averaged(row["none"]), f"{longer['steps']:,} at {longer['rate']:g}")
             line += (f"{interval(row['longer'])}, {row['policies']} policies",)
             if "best_peer" in row:
                 gain = f"{row['gain_in_deviations']:.1f}" + ("" if passed(row) else ": **too little**")
@@ -62,7 +63,8 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
         "rate",
         "seconds",
         "none",
-        "with the longer",
+        "longer",
+        "correlation with it",
         "two seeds",
         "best classical",
         "gain, deviations",
@@ -71,9 +73,9 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     failed = [f"{row['training']} at {row['steps']:,}" for row in rows if "best_peer" in row and not passed(row)]
     yield f"Proxies that failed, by less than {WORTH:g} deviations: {'; '.join(failed) or 'none'}."
     yield ""
-    longer = {json.dumps(record["longer"], sort_keys=True): record["longer"] for record in files.values()}
-    for long in longer.values():
-        yield from _longer(long)
+    finals = {json.dumps(record["longer"], sort_keys=True): record["longer"] for record in files.values()}
+    for final in finals.values():
+        yield from _longer(final)
     shown = [
         (
             *(row["training"], f"{row['steps']:,}", f"{rate['rate']:g}", averaged(rate["random"])),

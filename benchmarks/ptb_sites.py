@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     piece = Piece(args, "search")
     by_method: dict[str, list[TableTrial]] = {method: [] for method in args.methods}
     for trial in (entry.trial for entry in piece.journal.entries):
-        if trial.phase == f"search {args.seed}" and trial.method in by_method:
+        same = (trial.training, trial.rate) == (args.training, args.rate)
+        if same and trial.phase == f"search {args.seed}" and trial.method in by_method:
             by_method[trial.method].append(trial)
     if "random" not in by_method or not all(by_method.values()):
         raise SystemExit(

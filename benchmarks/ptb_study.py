@@ -23,9 +23,9 @@ them alone, printed, and written as JSON beside them; a command that finds nothi
 
 A job trains `--together` children at once (`LanguageTraining.fit_many`), and takes as long with fewer of them. Hence
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
-them. What it costs in steps of one child, for S steps of a child of the search and 4 S of a final one:
+them. What it costs in steps of one child, for S steps of a child of the search and 2 S or 4 S of a final one:
 
-    proxy 420 S;  search 1,536 S;  finalists 384 S;  final table 960 S, and shorter trainings without a policy
+    proxy 330 S;  search 1,536 S;  finalists 290 S;  final table, of which length is tuned, 980 S to 1,260 S
 
 and for each job 8 readings of the validation text, as long as 160 steps by estimate. These scripts need torch and
 numpy, and no database.
@@ -54,6 +54,7 @@ from recording import averaged, facts, options
 PAUSED = 3  # the exit code of a piece that has left something to do
 SMOKE_STEPS = 250  # a smoke test trains for so many times fewer
 TOGETHER, SMOKE_TOGETHER = 48, 12
+MOST_SEEDS = 20  # of the final table
 MINIBATCH = 16  # policies that a method proposes at once
 METHODS = ("random", "controller-paper", "controller")
 PARTS = ("compared", "rates", "longer")
@@ -177,12 +178,16 @@ class Piece:
         Piece.ready = name, self.together
 
     def _refuse_to_start_late(self, name: str, steps: int) -> None:
-        """End the piece where the next job would not, going by the last one of the same training, in any journal."""
+        """End the piece where the next job would not, going by jobs of any journal.
+
+        The fastest full one of the same training: others shared the machine. Of a training that nobody had yet, the
+        slowest of all.
+        """
         journals = [*self.others, self.journal]
         trials = [entry.trial for journal in journals for entry in journal.entries]
-        needed = 0.0
-        if like := [trial for trial in trials if trial.training == name] or trials:
-            needed = like[-1].seconds * like[-1].together / like[-1].steps * steps
+        paces = [(t.training, t.seconds * t.together / t.steps) for t in trials if 2 * t.together > self.together]
+        like = [pace for training, pace in paces if training == name]
+        needed = steps * (min(like) if like else max((pace for _, pace in paces), default=0.0))
         notes = [note for journal in journals for note in journal.notes]
         if notes and Piece.ready != (name, self.together):
             needed += float(notes[-1]["preparing"])
@@ -274,8 +279,8 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     parser.add_argument("--steps", type=int, default=3_000, help="of a child of the search")
     parser.add_argument("--rate", type=float, default=0.05, help="to search at")
     parser.add_argument("--longer-training", choices=TRAININGS, default="small", help="of the final ones")
-    parser.add_argument("--longer-steps", type=int, default=12_000, help="of the final ones")
-    parser.add_argument("--longer-rate", type=float, default=0.1, help="of policies there, before it is tuned")
+    parser.add_argument("--longer-steps", type=int, default=6_000, help="of the final ones, before that is tuned")
+    parser.add_argument("--longer-rate", type=float, default=0.05, help="of policies there, before it is tuned")
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
     sizes.add_argument("--candidates", nargs="+", default=None, help="trainings and their steps: small:6000")
@@ -283,14 +288,17 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     sizes.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
     sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
+    sizes.add_argument("--final-steps", type=int, nargs="+", default=[6_000, 12_000], help="to choose from")
     sizes.add_argument(
-        "--none-steps", type=int, nargs="*", default=[4_000], help="lengths of final trainings without a policy"
+        "--none-steps", type=int, nargs="*", default=[3_000, 4_000], help="lengths to choose from without a policy"
     )
     sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
     sizes.add_argument("--final-seeds", type=int, default=20, help="for each method of the final table")
     args = parser.parse_args(argv)
     if args.smoke:
         args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
+    if not 1 <= args.final_seeds <= MOST_SEEDS:
+        parser.error(f"--final-seeds must lie in 1 to {MOST_SEEDS}, which sign flips take, got {args.final_seeds}")
     if args.trials % MINIBATCH:
         parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
     args.folder = args.folder or Path("out/ptb-smoke" if args.smoke else "results/ptb")

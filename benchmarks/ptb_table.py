@@ -2,8 +2,8 @@
 
     python benchmarks/ptb_table.py [--folder results/ptb] [--to src/autodropout/tables/ptb-txl.parquet]
 
-Reads the journals of `ptb_proxy.py`, `ptb_search.py`, `ptb_finalists.py` and `ptb_honest.py`, whichever are there. The
-table holds every trial, also those that diverged and those of trainings that turned out not to be worth searching with.
+Reads the journals of the study on Penn Treebank, whichever are there. The table holds every trial, also those that
+diverged and those of trainings that turned out not to be worth searching with.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from autodropout import __version__
 from autodropout.tables import Journal, Table, table
 from recording import facts
 
-JOURNALS = ("proxy", "search", "finalists", "honest")
+JOURNALS = ("descent", "candidates", "proxy", "search", "finalists", "honest")
 UNIT = "80 / perplexity"
 
 

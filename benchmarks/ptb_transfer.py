@@ -1,6 +1,6 @@
 """Do the policies of Penn Treebank help on another text? The final table again, on half of WikiText-2.
 
-    python benchmarks/ptb_transfer.py [--longer-steps 12000] [--smoke]      (see ptb_study.py)
+    python benchmarks/ptb_transfer.py [--longer-steps 6000] [--smoke]      (see ptb_study.py)
 
 The methods: none, the classical one that was best on Penn Treebank, and the policies of random search and of our
 controller, as they are in the JSON file of `ptb_honest.py`. Nothing is searched anew: rates are tuned and all are
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     best = found["best_classical"]
     policies = {name: methods[name] for name in (RANDOM, OURS)}
     args.final_seeds = min(args.final_seeds, SEEDS)
-    write(final_table(piece, args, TEXT, args.longer_steps, {best: methods[best]}, policies), args.out)
+    write(final_table(piece, args, TEXT, [args.longer_steps], {best: methods[best]}, policies), args.out)
 
 
 if __name__ == "__main__":

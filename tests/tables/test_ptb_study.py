@@ -35,6 +35,7 @@ from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.tables import Journal
 from autodropout.training.run import Run
 
+LONGEST = 48  # steps that a smoke test has of 12,000
 trained: list[int] = []
 """Of every job how many children it had."""
 prepared: list[int] = []
@@ -43,7 +44,7 @@ prepared: list[int] = []
 
 @dataclass(frozen=True)
 class Fake:
-    """Policies that use some sites and not others score best, at a rate of 0.1; with noise of the seed."""
+    """Policies that use some sites and not others score best, at a rate of 0.1, in the longest; with seeds' noise."""
 
     steps: int
     evaluate_every: int = 1
@@ -71,7 +72,8 @@ class Fake:
     def score(self, policy: Policy, rate: float, seed: int) -> float:
         used = [not pattern.is_none for pattern in policy.sites.values()]
         worth = 0.05 * (sum(used[:6]) - sum(used[6:])) * (1 - abs(rate - 0.1))
-        return 0.7 + 0.1 * worth + 0.002 * float(np.random.default_rng([seed, sum(used)]).standard_normal())
+        longest = 0.02 * (self.steps == LONGEST)
+        return 0.7 + 0.1 * worth + longest + 0.002 * float(np.random.default_rng([seed, sum(used)]).standard_normal())
 
     def fit_many(
         self,
@@ -117,9 +119,9 @@ def test_from_proxy_to_table(
     jobs = len(trained)
     run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
-    record = json.loads((tmp_path / "proxy-half-3000-0.05.json").read_text())
+    record = json.loads((tmp_path / "proxy-half-3000-0.05-for-6000.json").read_text())
     assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
-    assert record["longer"]["steps"] == 4 * record["rows"][-1]["steps"]
+    assert record["longer"]["steps"] == 2 * record["rows"][-1]["steps"]
     assert all("best_peer" not in row for row in record["rows"][:-1]), "only at full length"
     assert [note["what"] for note in record["trained"]] == ["from here on half"]
     search = json.loads((tmp_path / "search-0.json").read_text())["rows"]
@@ -129,10 +131,11 @@ def test_from_proxy_to_table(
     for low, best, high in zip(*(search[0]["curve"][name] for name in ("low", "best", "high")), strict=True):
         assert low - 0.01 <= best <= high + 0.01
     honest = json.loads((tmp_path / "honest.json").read_text())
-    policies = {"policy of random", "policy of controller", "policy of controller-paper"}
+    policies, shorter = {"policy of random", "policy of controller", "policy of controller-paper"}, "none, 12 steps"
+    assert honest["lengths"] == dict.fromkeys(honest["lengths"], LONGEST) | {"none": 24, shorter: 12}, "tuned, too"
     for rows in honest["tables"].values():
         methods = {row["method"] for row in rows}
-        assert {"none", *policies, "none, 16 steps"} < methods
+        assert {"none", *policies, shorter} < methods
         kinds = {method.partition(",")[0] for method in methods - policies}
         assert kinds == {"none", "dropout", "variational_dropout", "word_dropout"}
         assert len(methods) == 8, "of each classical method at its usual sites and at all, one"
@@ -142,7 +145,7 @@ def test_from_proxy_to_table(
     assert found["policy of random"]["difference"] < best["difference"], "fewer perplexities are better"
     by_random = {row["method"]: row for row in honest["tables"]["test_perplexity, from policy of random"]}
     claims = [claim for claim in honest["claims"] if claim["metric"] == "test_perplexity"]
-    assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"], "none, 16 steps"]
+    assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"], shorter]
     assert claims[0]["difference"] == by_random["policy of controller"]["difference"]
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
@@ -158,7 +161,8 @@ def test_from_proxy_to_table(
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
-    assert len(table.test(steps=48)) == 7 * 2
+    assert len(table.test(steps=LONGEST)) == 6 * 2
+    assert len(table.test(steps=24)) == 2, "no policy"
     assert len(table.facts["trained"]) == 1
     assert "minutes" in capsys.readouterr().out
 
@@ -186,12 +190,17 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
         assert ("not shown" in line) != claim["holds"]
         assert f"{claim['difference']:+.2f}" in line
     for row in honest["tables"]["test_perplexity, from none"]:
-        assert f"| {row['method']} | {row['rate']:g} | {row['mean']:.2f}" in final
+        assert (
+            f"| {row['method']} | {row['rate']:g}, {honest['lengths'][row['method']]:,} steps | {row['mean']:.2f}"
+            in final
+        )
     found = json.loads((tmp_path / "orders.json").read_text())["rows"]
     # three lengths and the longer one at the first rate, two other rates, another seed; the fake knows no length
     assert len(found) == 7
     assert found[0]["with"][found[1]["training"]]["estimate"] == pytest.approx(1.0)
-    (row,) = (r for r in json.loads((tmp_path / "proxy-half-3000-0.05.json").read_text())["rows"] if "best_peer" in r)
+    (row,) = (
+        r for r in json.loads((tmp_path / "proxy-half-3000-0.05-for-6000.json").read_text())["rows"] if "best_peer" in r
+    )
     assert f"{row['gain_in_deviations']:.1f}" in text
     for row in json.loads((tmp_path / "sites-0.json").read_text())["rows"]:
         assert all(sum(of.values()) == 32 for of in row["last"].values()), "each policy does one of three things"
@@ -252,8 +261,8 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
     assert jobs(ptb_proxy, *options) == [48] * 3, "the others are there already"
     assert jobs(ptb_search, *options) == [48]
     assert jobs(ptb_finalists, *options) == [48, 48, 48, 41, 48]
-    assert jobs(ptb_honest, *options, "--none-steps", "4000", "2000") == [48, 48, 48, 48, 44, 20, 20]
-    assert jobs(ptb_transfer, *options) == [48, 48, 12]
+    assert jobs(ptb_honest, *options, "--none-steps", "4000", "2000") == [48, 48, 48, 48, 48, 48, 44, 20, 20]
+    assert jobs(ptb_transfer, *options) == [48, 48, 12, 12]
     assert set(prepared) == {48}, "compiled once"
     seeds = {p: {e.trial.seed for e in Journal(tmp_path / f"{p}.jsonl").entries} for p in ("finalists", "honest")}
     seeds["search"] = {entry.trial.seed for entry in Journal(tmp_path / "search.jsonl").entries}
@@ -263,7 +272,7 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
     final, tuning = ({e.trial.seed for e in honest if e.trial.phase == p} for p in ("final", "tuning"))
     assert not final & tuning
     budgets = Counter(e.trial.method.partition(",")[0] for e in honest if e.trial.phase == "tuning")
-    assert set(budgets.values()) == {16}, "every method is tuned with as many trainings"
+    assert set(budgets.values()) == {32}, "every method is tuned with as many trainings"
     assert all((entry.test is not None) == (entry.trial.phase == "final") for entry in honest)
 
 

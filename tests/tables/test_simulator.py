@@ -12,7 +12,15 @@ from made_trials import NOISE, SPACE, STEPS, made, trial, worth
 from autodropout.controller import make_proposer
 from autodropout.search.halving import Halving
 from autodropout.tables import Rows, Smooth, Surrogate, TableError, replay_stopping, simulate
-from autodropout.tables.statistics import best_so_far, bootstrap, ranks, seed_spread, sign_flips, spearman
+from autodropout.tables.statistics import (
+    best_so_far,
+    bootstrap,
+    exchanges,
+    ranks,
+    seed_spread,
+    sign_flips,
+    spearman,
+)
 from autodropout.tables.surrogate import active
 
 
@@ -68,6 +76,27 @@ def test_sign_flips_of_many_seeds() -> None:
     assert sign_flips([-0.3, -0.1, -0.2] * 4) == 2 / 2**12, "all point one way"
     with pytest.raises(ValueError, match="1 to 20"):
         sign_flips([])
+
+
+@given(
+    first=st.lists(st.integers(-9, 9), min_size=2, max_size=5),
+    second=st.lists(st.integers(-9, 9), min_size=2, max_size=4),
+)
+def test_exchanges_are_scipys(first: list[int], second: list[int]) -> None:
+    found = scipy.stats.permutation_test(
+        (first, second),
+        lambda a, b: abs(float(np.mean(a) - np.mean(b))),
+        permutation_type="independent",
+        alternative="greater",
+        n_resamples=np.inf,
+    )
+    assert exchanges(first, second) == pytest.approx(found.pvalue)
+
+
+def test_exchanges_of_finalists() -> None:
+    assert exchanges(range(10), range(10, 20)) == 2 / 184_756, "all of one group are below the other"
+    with pytest.raises(ValueError, match="20 at most, got 11 and 10"):
+        exchanges(range(11), range(10))
 
 
 def test_the_spread_between_seeds_is_pooled() -> None:

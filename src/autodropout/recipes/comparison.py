@@ -156,5 +156,5 @@ def _error(values: list[float]) -> float | None:
 
 
 def _quantile(freedom: int) -> float:
-    """Beyond the table, the normal quantile with the first correction of its expansion."""
-    return _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.4 / freedom
+    """Beyond the table, the normal quantile with the first two corrections of its expansion."""
+    return _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.3723 / freedom + 2.8225 / freedom**2

@@ -4,6 +4,7 @@ Paired differences between variants of a training, with Student's intervals, are
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,20 @@ def sign_flips(differences: Sequence[float] | Floats) -> float:
         sums = np.concatenate((sums + value, sums - value))
     least = abs(values.sum()) * (1 - 1e-9)  # additions in another order round in another way
     return float((np.abs(sums) >= least).mean())
+
+
+def exchanges(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float:
+    """Two-sided p-value of two groups' means, if neither were better: then each value might be of the other group.
+
+    Exact: the share of all divisions into groups of these sizes whose means lie as far apart.
+    """
+    if not len(first) or not len(second) or len(first) + len(second) > 20:
+        raise ValueError(f"there must be values in both groups, 20 at most, got {len(first)} and {len(second)}")
+    values = np.concatenate([np.asarray(first, dtype=float), np.asarray(second, dtype=float)])
+    chosen = np.array(list(combinations(range(len(values)), len(first))))
+    sums = values[chosen].sum(axis=1)
+    apart = np.abs(sums / len(first) - (values.sum() - sums) / len(second))
+    return float((apart >= apart[0] * (1 - 1e-9)).mean())  # the first division is the one that was seen
 
 
 class Spread(NamedTuple):

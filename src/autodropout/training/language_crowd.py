@@ -17,7 +17,7 @@
 4. The crowd stays in the process for the next job of the same training: policies, seeds and weights are written into
    its tensors, nothing is compiled or captured again. With fewer children than slots the last slots idle along. Only
    the last crowd is kept.
-5. Only rewards come back: `fit` is for a model to keep or to be tested.
+5. Only scores come back: `fit` is for a model to keep.
 
 What bounds a step, of each child. Counted: operations of the matrix products, bytes of Adam (`stacked.py`) and of the
 logits, over which or over whose gradient there are six passes in 2 bytes. Estimated: all other bytes, of activations
