@@ -58,6 +58,16 @@ def test_twenty_captured_steps_are_those_of_children_alone(
     torch.testing.assert_close(together, alone, rtol=tolerance, atol=0)
 
 
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 1e-2)])
+def test_a_child_compiled_alone_is_the_eager_one(folder: Path, precision: str, tolerance: float) -> None:
+    """Its attention is one kernel, its policy live: the same masks, so that only rounding differs."""
+    how, run = training(folder), replace(GPU, precision=precision)
+    policies = [everywhere(), None]
+    compiled = torch.tensor(curves_alone(how, policies, 0.3, [5, 6], replace(run, compile=True)))
+    eager = torch.tensor(curves_alone(how, policies, 0.3, [5, 6], run))
+    torch.testing.assert_close(compiled, eager, rtol=tolerance, atol=0)
+
+
 def test_scores_of_eight_seeds_are_those_of_children_alone(folder: Path) -> None:
     """In the end, captured and rounded against eager: one distribution (Student's t, p = 0.001)."""
     how, seeds = training(folder, steps=100, evaluate_every=50), list(range(8))
