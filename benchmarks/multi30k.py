@@ -25,17 +25,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from autodropout.recipes.comparison import Row, Variant, summaries, table
 from autodropout.recipes.translation import multi30k_de_en
 from autodropout.spaces import Policy
 from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.training.run import Run, Scores, identity
 from autodropout.training.translation import TranslationTraining
-from ptb_honest import told
+from comparing import tables
 from ptb_study import PAUSED
 from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import facts, options, write
@@ -163,25 +162,8 @@ def tuned(piece: Piece, found: Mapping[str, Tokens], seeds: Sequence[int]) -> di
     return scores
 
 
-def rows_of(entries: Sequence[Entry], first: str) -> list[Row]:
-    """The final trainings as a comparison has them, those of one method first."""
-    rows = []
-    for trial, test in sorted(entries, key=lambda entry: entry.trial.method != first):
-        if trial.value is not None and test is not None:
-            metrics = dict(zip(METRICS, (100 * trial.value, 100 * test), strict=True))
-            rows.append(Row(Variant(trial.method, None, trial.rate), trial.seed, Scores(trial.value, metrics)))
-    return rows
-
-
-def tables(entries: Sequence[Entry]) -> dict[str, list[dict[str, Any]]]:
-    """Printed, and for the file: every metric, differences from no policy and from Dropout."""
-    found = {}
-    for metric in METRICS:
-        for first in ("none", "dropout"):
-            rows = rows_of(entries, first)
-            print(f"\n{metric}, differences from {first}\n{table(rows, metric)}")
-            found[f"{metric}, from {first}"] = [told(summary) for summary in summaries(rows, metric)]
-    return found
+def bleu(reward: float) -> float:
+    return 100 * reward
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -206,11 +188,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     record = facts("translating Multi30k, German to English, under policies of Penn Treebank", ("torch", "sacrebleu"))
     record |= {"trained": piece.journal.notes, "trials": len(piece.journal.entries), "steps": piece.training.steps}
     record["tuning"] = {
-        method: {f"{rate:g}": [100 * value for value in of] for rate, of in by.items()} for method, by in scores.items()
+        method: {f"{rate:g}": [*map(bleu, of)] for rate, of in by.items()} for method, by in scores.items()
     }
     record["at_the_edge"] = [method for method, rate in rates.items() if rate in (min(RATES), max(RATES))]
     record["diverged"] = [[entry.trial.method, entry.trial.seed] for entry in final if entry.trial.value is None]
-    record |= {"rates": rates, "policies": found, "tables": tables(final)}
+    record |= {"rates": rates, "policies": found, "tables": tables(final, ("none", "dropout"), METRICS, bleu)}
     write(record, args.out or args.folder / "multi30k.json")
 
 

@@ -47,7 +47,7 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 
 def draw_honest(record: Record, axes: Axes) -> None:
     """Every final training a dot, their mean a bar; the best on top."""
-    rows = sorted(record["tables"]["test_perplexity, from none"], key=lambda row: -row["mean"])
+    rows = sorted(record["tables"]["test perplexity, from none"], key=lambda row: -row["mean"])
     for place, row in enumerate(rows):
         color = COLORS.get(row["method"], OTHER)
         axes.plot(row["values"], [place] * len(row["values"]), "o", color=color, alpha=0.4, markersize=4)

@@ -14,12 +14,13 @@ The difference between a policy's reward in the search and its mean over new see
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import exchanges
 from autodropout.tables.surrogate import active
+from ptb_search import searched
 from ptb_study import Child, Piece, perplexities, reward, rewards_of, spread, study_options
 from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import Table, write
@@ -71,10 +72,10 @@ def grouped(children: Sequence[Child], found: Sequence[Entry]) -> Groups:
     return groups
 
 
-def top(entries: Sequence[Entry], methods: Sequence[str], count: int) -> Lucky:
+def top(entries: Mapping[str, Sequence[Entry]], count: int) -> Lucky:
     """Of each method its best policies in the search."""
-    found = {m: distinct([entry for entry in entries if entry.trial.method == m], count) for m in methods}
-    return {(method, entry.trial.number): entry.trial for method in methods for entry in found[method]}
+    best_of = {method: distinct(own, count) for method, own in entries.items()}
+    return {(method, entry.trial.number): entry.trial for method, own in best_of.items() for entry in own}
 
 
 def best(again: Groups, lucky: Lucky, methods: Sequence[str], count: int) -> set[tuple[str, int]]:
@@ -115,21 +116,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     many, kept, count, fewer = (2, 1, 2, 2) if args.smoke else (10, 3, 5, 3)
     seeds = range(FIRST_SEED, FIRST_SEED + count)
     others = peers(piece, args.training, args.steps, seeds)
-    steps = piece.training(args.training, args.steps).steps
-    searched = [
-        entry
-        for entry in piece.entries("search")
-        if entry.trial.phase == f"search {args.seed}" and entry.trial.rate == args.rate
-        if (entry.trial.training, entry.trial.steps) == (args.training, steps)
-    ]
+    found_before = searched(piece, args)
     methods = args.methods
-    for method in methods:  # the best of half a search would be another
-        done = sum(entry.trial.method == method for entry in searched)
-        if done < args.trials:
+    for method, entries in found_before.items():  # the best of half a search would be another
+        if len(entries) < args.trials:
             raise SystemExit(
-                f"search {args.seed} by {method} has {done} of {args.trials} trials: run ptb_search.py first"
+                f"search {args.seed} by {method} has {len(entries)} of {args.trials} trials: run ptb_search.py first"
             )
-    lucky = top(searched, methods, many)
+    lucky = top(found_before, many)
     children = [Child(m, number, t.tokens, args.rate, seed) for (m, number), t in lucky.items() for seed in seeds]
     children += others
     again = grouped(children, piece.train(PHASE.format(args.seed), args.training, args.steps, children))

@@ -24,10 +24,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from autodropout.recipes.comparison import Row, Summary, Variant, summaries, table
+from autodropout.recipes.comparison import summaries
 from autodropout.tables import Entry
 from autodropout.tables.statistics import sign_flips
-from autodropout.training.run import Scores
+from comparing import rows_of, tables
 from ptb_finalists import LONGER_PHASE
 from ptb_study import Child, Piece, perplexities, perplexity, reward, rewards_of, study_options
 from ptb_trainings import KINDS, NONE, Tokens, families
@@ -35,9 +35,9 @@ from recording import write
 
 RATES = (0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3)  # at many sites
 USUAL_RATES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # at the few where classical methods are usual
-LEVEL = 0.05
+LEVEL = 0.05  # of the claims
 TUNING_SEED, FINAL_SEED = 2_000_000, 3_000_000  # the first of each kind: no seed was used before
-METRICS = ("validation_perplexity", "test_perplexity")
+VALIDATION, TEST = "validation perplexity", "test perplexity"
 RANDOM, OURS = "policy of random", "policy of controller"
 
 Methods = dict[str, Tokens]
@@ -78,8 +78,7 @@ def kind_of(peer: str) -> str:
     return peer.partition(",")[0]
 
 
-def rates_of(method: str) -> tuple[float, ...]:
-    """That are tried."""
+def rates_to_try(method: str) -> tuple[float, ...]:
     return USUAL_RATES if method in KINDS else RATES
 
 
@@ -91,7 +90,7 @@ def tuned(
     children = [
         Child(method, 0, tokens, rate, TUNING_SEED + seed)
         for method, tokens in (peers | policies).items()
-        for rate in rates_of(method)[: 2 if piece.smoke else None]
+        for rate in rates_to_try(method)[: 2 if piece.smoke else None]
         for seed in range(shared if method in peers else seeds)
     ]
     found: dict[str, dict[Setting, list[float]]] = {}
@@ -111,42 +110,19 @@ def none_shorter(piece: Piece, name: str, lengths: Sequence[int], seeds: int) ->
     return max(found, key=lambda entries: statistics.fmean(rewards_of(entries)), default=[])
 
 
-def rows_of(entries: Sequence[Entry], first: str) -> list[Row]:
-    """The final trainings as a comparison has them, those of one method first; a diverged one has no place there."""
-    rows = []
-    for entry in sorted(entries, key=lambda entry: entry.trial.method != first):
-        trial, test = entry
-        if trial.value is not None and test is not None:
-            metrics = dict(zip(METRICS, (perplexity(trial.value), perplexity(test)), strict=True))
-            rows.append(Row(Variant(trial.method, None, trial.rate), trial.seed, Scores(trial.value, metrics)))
-    return rows
-
-
-def told(summary: Summary) -> dict[str, Any]:
-    return {
-        "method": summary.variant.name,
-        "rate": summary.variant.rate,
-        "values": summary.values,
-        "mean": summary.mean,
-        "standard_error": summary.error,
-        "difference": summary.difference,
-        "half_interval": summary.interval,
-    }
-
-
-def claim(entries: Sequence[Entry], metric: str, ours: str, other: str, claims: int) -> dict[str, Any]:
-    """Whether one method is better than another, by their paired differences; less than zero is better."""
-    rows = [row for row in rows_of(entries, other) if row.variant.name in (ours, other)]
+def claim(entries: Sequence[Entry], ours: str, other: str, claims: int) -> dict[str, Any]:
+    """Whether one method is better than another on the test text, by their paired differences; below zero is better."""
+    rows = [row for row in rows_of(entries, other, TEST, perplexity) if row.variant.name in (ours, other)]
     by_seed: dict[int, dict[str, float]] = {}
     for row in rows:
-        by_seed.setdefault(row.seed, {})[row.variant.name] = row.scores.metrics[metric]
+        by_seed.setdefault(row.seed, {})[row.variant.name] = row.scores.metrics[TEST]
     differences = [both[ours] - both[other] for both in by_seed.values() if len(both) == 2]
-    found = next((summary for summary in summaries(rows, metric) if summary.variant.name == ours), None)
+    found = next((summary for summary in summaries(rows, TEST) if summary.variant.name == ours), None)
     if not differences or found is None:
-        return {"metric": metric, "method": ours, "than": other, "n": 0, "holds": False}
+        return {"metric": TEST, "method": ours, "than": other, "n": 0, "holds": False}
     corrected = min(1.0, claims * (p := sign_flips(differences)))
     return {
-        "metric": metric,
+        "metric": TEST,
         "method": ours,
         "than": other,
         "n": len(differences),
@@ -177,53 +153,56 @@ def at_the_edge(setting: Setting, tried: Iterable[Setting]) -> bool:
     return setting.rate in (min(rates), max(rates))
 
 
+def trained(
+    piece: Piece, name: str, lengths: Sequence[int], methods: Methods, settings: Mapping[str, Setting], seeds: int
+) -> list[Entry]:
+    """Every method as it was tuned, with new seeds; no policy for the first of the lengths."""
+    found: list[Entry] = []
+    for steps in lengths:
+        children = [
+            Child(method, 0, tokens, setting.rate, FINAL_SEED + seed)
+            for method, tokens in methods.items()
+            if (setting := settings.get(method, Setting(lengths[0], 0.0))).steps == steps
+            for seed in range(seeds)
+        ]
+        found += piece.train("final", name, steps, children, test=True)
+    return found
+
+
+def best_of(methods: Iterable[str], entries: Sequence[Entry]) -> str:
+    """By the mean of their validation scores."""
+    return max(methods, key=lambda m: statistics.fmean(rewards_of([e for e in entries if e.trial.method == m])))
+
+
 def final_table(
     piece: Piece, args: argparse.Namespace, name: str, lengths: Sequence[int], peers: Methods, policies: Methods
 ) -> dict[str, Any]:
     """Methods are tuned, then all are trained with new seeds: both steps of above."""
     scores = tuned(piece, name, lengths, peers, policies, args.tuning_seeds)
-    best, used = decided(scores, peers)
-    edges = [method for method, setting in best.items() if at_the_edge(setting, scores[method])]
+    settings, used = decided(scores, peers)
+    edges = [method for method, setting in settings.items() if at_the_edge(setting, scores[method])]
     for method, by in scores.items():
         tried = ", ".join(f"{perplexity(statistics.fmean(of)):.2f}" for of in by.values())
-        print(f"{method:32}{tried}; best: {best[method]}{', at the edge' if method in edges else ''}")
-    final = {"none": NONE} | {peer: peers[peer] for peer in used} | policies
-    settings = {method: best.get(method, Setting(lengths[0], 0.0)) for method in final}
-    found: list[Entry] = []
-    for steps in lengths:
-        children = [
-            Child(method, 0, tokens, settings[method].rate, FINAL_SEED + seed)
-            for method, tokens in final.items()
-            if settings[method].steps == steps
-            for seed in range(args.final_seeds)
-        ]
-        found += piece.train("final", name, steps, children, test=True)
+        print(f"{method:32}{tried}; best: {settings[method]}{', at the edge' if method in edges else ''}")
+    methods = {"none": NONE} | {peer: peers[peer] for peer in used} | policies
+    found = trained(piece, name, lengths, methods, settings, args.final_seeds)
+    best_peer = best_of(used, found)
     shorter = none_shorter(piece, name, args.none_steps, args.final_seeds)
-    means = {peer: statistics.fmean(rewards_of([e for e in found if e.trial.method == peer])) for peer in used}
-    best_peer = max(means, key=lambda peer: means[peer])
-    others = (RANDOM, best_peer, *{entry.trial.method: None for entry in shorter})
     found += shorter
+    others = (RANDOM, best_peer, *{entry.trial.method: None for entry in shorter})
     record = piece.record(f"{name}, tuned at {' and '.join(f'{steps:,}' for steps in lengths)} steps")
     record["tuning"] = {
-        method: [
-            {"steps": setting.steps, "rate": setting.rate, "perplexities": perplexities(of)}
-            for setting, of in by.items()
-        ]
+        method: [setting._asdict() | {"perplexities": perplexities(of)} for setting, of in by.items()]
         for method, by in scores.items()
     }
-    record |= {"rates": {method: setting.rate for method, setting in best.items()}, "at_the_edge": edges}
+    record |= {"rates": {method: setting.rate for method, setting in settings.items()}, "at_the_edge": edges}
     record["lengths"] = {entry.trial.method: entry.trial.steps for entry in found}
-    record |= {"best_classical": best_peer, "policies": final, "tables": {}, "claims": []}
+    record |= {"best_classical": best_peer, "policies": methods}
     record["diverged"] = [[e.trial.method, e.trial.seed] for e in found if e.trial.value is None]
-    for metric in METRICS:
-        for first in ("none", *others):
-            rows = rows_of(found, first)
-            print(f"\n{metric}, differences from {first}\n{table(rows, metric)}")
-            record["tables"][f"{metric}, from {first}"] = [told(summary) for summary in summaries(rows, metric)]
-    for other in others:
-        said = claim(found, "test_perplexity", OURS, other, claims=len(others))
-        record["claims"].append(said)
-        print(f"{OURS} better than {other} on the test text: {'yes' if said['holds'] else 'NOT SHOWN'}")
+    record["tables"] = tables(found, ("none", *others), (VALIDATION, TEST), perplexity)
+    record["claims"] = [claim(found, OURS, other, claims=len(others)) for other in others]
+    for said in record["claims"]:
+        print(f"{OURS} better than {said['than']} on the test text: {'yes' if said['holds'] else 'NOT SHOWN'}")
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     return record
 

@@ -30,11 +30,11 @@ def number_of(folder: Path, method: str, tokens: Tokens) -> tuple[str, int]:
 def said(record: dict[str, Any], method: str) -> str:
     """What it is worth, beside what it was compared with."""
     worth = []
-    for metric in ("test_perplexity", "validation_perplexity"):
+    for metric in ("test perplexity", "validation perplexity"):
         rows = {row["method"]: row for row in record["tables"][f"{metric}, from none"]}
         of = {name: f"{rows[name]['mean']:.2f}" for name in (method, record["best_classical"], "none")}
         others = ", ".join(f"{name} {value}" for name, value in of.items() if name != method)
-        worth.append(f"{metric.replace('_', ' ')} {of[method]} over {len(rows[method]['values'])} seeds ({others})")
+        worth.append(f"{metric} {of[method]} over {len(rows[method]['values'])} seeds ({others})")
     return "; ".join(worth) + "; see docs/results.md"
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     for method, name in NAMES.items():
         tokens = tuple(record["policies"][method])
         search, number = number_of(args.folder, method, tokens)
-        (row,) = (row for row in record["tables"]["validation_perplexity, from none"] if row["method"] == method)
+        (row,) = (row for row in record["tables"]["validation perplexity, from none"] if row["method"] == method)
         provenance = Provenance(
             space=SPACE.describe(),
             study=f"ptb-txl, {search}, {method.removeprefix('policy of ')}",
@@ -61,7 +61,7 @@ def main() -> None:
             data="Penn Treebank",
             rate=record["rates"][method],
             date=record["date"],
-            software=(record["trained"] or [record])[-1]["versions"],
+            software=record["trained"][-1]["versions"],
             note=f"{record['what']}: {said(record, method)}",
         )
         SPACE.decode(tokens, provenance).save(args.to / f"{name}.json")

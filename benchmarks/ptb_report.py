@@ -3,7 +3,7 @@
     python benchmarks/ptb_report.py [--folder results/ptb] [--simulated FILE] [--translated FOLDER] [--docs docs]
 
 Whatever stages have been run are in it (`ptb_study.py`); what is missing is said to be missing. What stands in the page
-outside of the two marks is kept. Nothing is computed here but means: every number is one of a file's, which is named
+outside of the two marks is kept. Little is computed here, such as means: every number comes from a file, which is named
 above its table. What was not shown is written as plainly as what was.
 """
 
@@ -126,7 +126,7 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
-        for metric in ("test_perplexity", "validation_perplexity"):
+        for metric in ("test perplexity", "validation perplexity"):
             yield from _compared(record, metric)
         for claim in record["claims"]:
             yield _claim(claim)
@@ -168,7 +168,7 @@ def _compared(record: Record, metric: str) -> list[str]:
         others = [_difference(row["method"], first, of) for first, of in tables.items()]
         setting = f"{row['rate']:g}" + (f", {lengths[row['method']]:,} steps" if lengths else "")
         shown.append((row["method"], setting, f"{mean} ({len(row['values'])})", *others))
-    return markdown(("method", "rate", metric.replace("_", " "), *(f"from {name}" for name in tables)), shown)
+    return markdown(("method", "rate", metric, *(f"from {name}" for name in tables)), shown)
 
 
 def _difference(method: str, first: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -179,7 +179,7 @@ def _difference(method: str, first: str, rows: Sequence[Mapping[str, Any]]) -> s
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
-    metric = claim["metric"].replace("_", " ")
+    metric = claim["metric"]
     if not claim["n"]:
         return f"- {metric}: {claim['method']} and {claim['than']} have no seed in common."
     word = "is **better** than" if claim["holds"] else "is **not shown** to be better than"

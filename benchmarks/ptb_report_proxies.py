@@ -41,6 +41,7 @@ def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
 
 def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
+    yield "Seconds are of the fastest job, which for some trainings shared the GPU with others."
     yield ""
     rows = [row for record in files.values() for row in record["rows"]]
     shown = []

@@ -12,7 +12,8 @@ values are rewards of single seeds, so the best is partly luck: `ptb_finalists.p
 search has seen a reward are those of whole rounds: before its end nobody knows what a round has found.
 """
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,16 +55,21 @@ class Search:
         )
 
 
-def resume(searches: Sequence[Search], entries: Sequence[Entry], phase: str, training: str, steps: int) -> None:
+def searched(piece: Piece, args: argparse.Namespace) -> dict[str, list[Entry]]:
+    """What the search of these options has trained, by method, as far as its journal has it."""
+    what = (f"search {args.seed}", args.training, piece.training(args.training, args.steps).steps, args.rate)
+    found: dict[str, list[Entry]] = {method: [] for method in args.methods}
+    for entry in sorted(piece.entries("search"), key=lambda entry: entry.trial.number):
+        trial = entry.trial
+        if (trial.phase, trial.training, trial.steps, trial.rate) == what and trial.method in found:
+            found[trial.method].append(entry)
+    return found
+
+
+def resume(searches: Sequence[Search], known: Mapping[str, list[Entry]]) -> None:
     """Every search learns again from its whole rounds in the journal; a round that was cut is trained again."""
     for search in searches:
-        own = [
-            entry
-            for entry in entries
-            if (entry.trial.phase, entry.trial.method) == (phase, search.method)
-            and (entry.trial.training, entry.trial.steps, entry.trial.rate) == (training, steps, search.rate)
-        ]
-        own.sort(key=lambda entry: entry.trial.number)
+        own = known[search.method]
         assert [entry.trial.number for entry in own] == list(range(len(own))), "journals keep whole jobs, in order"
         for start in range(0, len(own) - len(own) % MINIBATCH, MINIBATCH):
             search.learn(own[start : start + MINIBATCH])
@@ -116,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     piece.together = MINIBATCH * len(args.methods)
     phase = f"search {args.seed}"
     searches = [Search(method, args.seed, args.rate) for method in args.methods]
-    resume(searches, piece.journal.entries, phase, args.training, piece.training(args.training, args.steps).steps)
+    resume(searches, searched(piece, args))
     while behind := [search for search in searches if len(search.entries) < args.trials]:
         least = min(len(search.entries) for search in behind)
         now = [search for search in behind if len(search.entries) == least]

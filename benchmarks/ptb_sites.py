@@ -13,6 +13,7 @@ from typing import Any
 
 from autodropout.spaces import TRANSFORMER_SITES
 from autodropout.tables import TableTrial
+from ptb_search import searched
 from ptb_study import Piece, perplexities, reward, study_options
 from ptb_trainings import SPACE
 from recording import Table, decimals, write
@@ -33,11 +34,7 @@ def median(trials: Sequence[TableTrial]) -> float | None:
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "sites", argv)
     piece = Piece(args, "search")
-    by_method: dict[str, list[TableTrial]] = {method: [] for method in args.methods}
-    for trial in (entry.trial for entry in piece.journal.entries):
-        same = (trial.training, trial.rate) == (args.training, args.rate)
-        if same and trial.phase == f"search {args.seed}" and trial.method in by_method:
-            by_method[trial.method].append(trial)
+    by_method = {method: [entry.trial for entry in entries] for method, entries in searched(piece, args).items()}
     if "random" not in by_method or not all(by_method.values()):
         raise SystemExit(
             f"{piece.journal.path} has no search {args.seed} of all methods, random among them: run ptb_search.py first"

@@ -32,7 +32,6 @@ numpy, and no database.
 """
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -104,6 +103,7 @@ class Piece:
         self.folder: Path = args.folder
         self.together: int = args.together
         self.ends = time.monotonic() + 60 * args.minutes
+        self.noted = False  # where and with which versions this piece trains
         self.journal = Journal(self.folder / f"{name}.jsonl", SPACE)
         self.others = [Journal(path) for path in sorted(self.folder.glob("*.jsonl")) if path != self.journal.path]
         cuda = torch.cuda.is_available() and not args.smoke
@@ -121,10 +121,10 @@ class Piece:
         return minutes(self.journal.entries) + sum(float(note["preparing"]) for note in self.journal.notes) / 60
 
     def seconds(self, name: str, steps: int) -> float:
-        """Of the machine for a child of this training and length, on average."""
+        """Of the machine for a child of this training and length, in the fastest job: others may have shared it."""
         length = self.training(name, steps).steps
         trials = [entry.trial for entry in self.journal.entries]
-        return statistics.fmean(t.seconds for t in trials if (t.training, t.steps) == (name, length))
+        return min(t.seconds for t in trials if (t.training, t.steps) == (name, length))
 
     def entries(self, name: str) -> list[Entry]:
         """What another script of the study has found."""
@@ -170,10 +170,12 @@ class Piece:
     def _prepare(self, name: str, training: LanguageTraining) -> None:
         """Compile for full jobs, even where the first is not, and apart from what children take."""
         start = time.perf_counter()
-        if training.prepare_many(self.together, self.run):
-            took = round(time.perf_counter() - start, 1)
+        fresh = training.prepare_many(self.together, self.run)
+        took = round(time.perf_counter() - start, 1) if fresh else 0.0
+        if fresh or not self.noted:  # what was compiled for another stage's journal serves this one, too
             machine = torch.cuda.get_device_name() if self.run.where.type == "cuda" else None
             self.journal.note(facts(f"from here on {name}", ("torch",), machine) | {"preparing": took})
+            self.noted = True
             print(f"# {name}: compiled and captured for {self.together} children in {took:.1f} s", flush=True)
         Piece.ready = name, self.together
 
@@ -190,7 +192,7 @@ class Piece:
         needed = steps * (min(like) if like else max((pace for _, pace in paces), default=0.0))
         notes = [note for journal in journals for note in journal.notes]
         if notes and Piece.ready != (name, self.together):
-            needed += float(notes[-1]["preparing"])
+            needed += max(float(note["preparing"]) for note in notes)
         if time.monotonic() + needed > self.ends:
             print(f"the time of this piece is over (the next job takes about {needed:.0f} s): run it again to go on")
             sys.exit(PAUSED)

@@ -1,19 +1,13 @@
 """The scripts of the Penn Treebank study, from proxy to table, with a training that takes no time."""
 
 import json
-import math
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
+from fake_study import LONGEST, Fake, install, prepared, run, trained
 
 import autodropout as ad
 import ptb_all
@@ -31,83 +25,12 @@ import ptb_study
 import ptb_table
 import ptb_trainings
 import ptb_transfer
-from autodropout.spaces import TRANSFORMER_SITES, Policy
 from autodropout.tables import Journal
-from autodropout.training.run import Run
-
-LONGEST = 48  # steps that a smoke test has of 12,000
-trained: list[int] = []
-"""Of every job how many children it had."""
-prepared: list[int] = []
-"""Before every job for how many children there was to be room."""
-
-
-@dataclass(frozen=True)
-class Fake:
-    """Policies that use some sites and not others score best, at a rate of 0.1, in the longest; with seeds' noise."""
-
-    steps: int
-    evaluate_every: int = 1
-    batch: int = 1
-    segment: int = 1
-    evaluation_batch: int = 1
-    evaluation_words: int | None = None
-    diverges: bool = False
-    lr: float = 1e-3
-    lr_after_cosine: float = 1e-4
-    lr_constant: float = 5e-5
-    warmup: int = 0
-    vocabulary: int = 3
-
-    def text(self) -> SimpleNamespace:
-        return SimpleNamespace(train=torch.tensor([0, 0, 0, 1, 1]), validation=torch.tensor([0, 1, 2]))
-
-    def smoke(self) -> "Fake":
-        return self
-
-    def prepare_many(self, children: int, run: Run) -> bool:
-        prepared.append(children)
-        return len(prepared) == 1
-
-    def score(self, policy: Policy, rate: float, seed: int) -> float:
-        used = [not pattern.is_none for pattern in policy.sites.values()]
-        worth = 0.05 * (sum(used[:6]) - sum(used[6:])) * (1 - abs(rate - 0.1))
-        longest = 0.02 * (self.steps == LONGEST)
-        return 0.7 + 0.1 * worth + longest + 0.002 * float(np.random.default_rng([seed, sum(used)]).standard_normal())
-
-    def fit_many(
-        self,
-        policies: Sequence[Policy],
-        rates: Sequence[float],
-        seeds: Sequence[int],
-        run: Run,
-        reports: Sequence[Callable[[int, float], None]],
-        test_reports: Sequence[Callable[[int, float], None]] | None,
-    ) -> list[float]:
-        """The best comes in the middle; on the test text everybody is a little worse there, and best in the end."""
-        trained.append(len(policies))
-        scores = [self.score(*child) for child in zip(policies, rates, seeds, strict=True)]
-        for report, score in zip(reports, scores, strict=True):
-            report(1, score)
-            report(self.steps, 0.9 * score)
-        for report, score in zip(test_reports or (), scores, strict=test_reports is not None):
-            report(1, 0.99 * score)
-            report(self.steps, 1.5 * score)
-        return [math.nan, *scores[1:]] if self.diverges else scores
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = {name: lambda steps: Fake(steps) for name in ("half", "small", "wikitext-2")}
-    for script in (ptb_study, ptb_descent, ptb_candidates):
-        monkeypatch.setattr(script, "TRAININGS", fakes)
-    trained.clear()
-    prepared.clear()
-
-
-def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["script", *arguments])
-    script.main()
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
 
 
 def test_from_proxy_to_table(
@@ -139,12 +62,12 @@ def test_from_proxy_to_table(
         kinds = {method.partition(",")[0] for method in methods - policies}
         assert kinds == {"none", "dropout", "variational_dropout", "word_dropout"}
         assert len(methods) == 8, "of each classical method at its usual sites and at all, one"
-    found = {row["method"]: row for row in honest["tables"]["test_perplexity, from none"]}
+    found = {row["method"]: row for row in honest["tables"]["test perplexity, from none"]}
     assert found["none"]["difference"] == 0
     best = found[honest["best_classical"]]
     assert found["policy of random"]["difference"] < best["difference"], "fewer perplexities are better"
-    by_random = {row["method"]: row for row in honest["tables"]["test_perplexity, from policy of random"]}
-    claims = [claim for claim in honest["claims"] if claim["metric"] == "test_perplexity"]
+    by_random = {row["method"]: row for row in honest["tables"]["test perplexity, from policy of random"]}
+    claims = [claim for claim in honest["claims"] if claim["metric"] == "test perplexity"]
     assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"], shorter]
     assert claims[0]["difference"] == by_random["policy of controller"]["difference"]
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
@@ -163,7 +86,7 @@ def test_from_proxy_to_table(
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
     assert len(table.test(steps=LONGEST)) == 6 * 2
     assert len(table.test(steps=24)) == 2, "no policy"
-    assert len(table.facts["trained"]) == 1
+    assert len(table.facts["trained"]) == 4, "each journal says where it was trained, though one compiled for all"
     assert "minutes" in capsys.readouterr().out
 
 
@@ -189,7 +112,7 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
         (line,) = (line for line in final.splitlines() if line.startswith(begins) and f"than {claim['than']}:" in line)
         assert ("not shown" in line) != claim["holds"]
         assert f"{claim['difference']:+.2f}" in line
-    for row in honest["tables"]["test_perplexity, from none"]:
+    for row in honest["tables"]["test perplexity, from none"]:
         assert (
             f"| {row['method']} | {row['rate']:g}, {honest['lengths'][row['method']]:,} steps | {row['mean']:.2f}"
             in final
@@ -274,146 +197,3 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
     budgets = Counter(e.trial.method.partition(",")[0] for e in honest if e.trial.phase == "tuning")
     assert set(budgets.values()) == {32}, "every method is tuned with as many trainings"
     assert all((entry.test is not None) == (entry.trial.phase == "final") for entry in honest)
-
-
-def piece(tmp_path: Path, together: int = 3, minutes: float = 1.0) -> ptb_study.Piece:
-    args = ptb_study.study_options("", "any", ["--smoke", "--folder", str(tmp_path), "--minutes", str(minutes)])
-    args.together = together
-    return ptb_study.Piece(args, "any")
-
-
-def children(count: int, rates: Sequence[float] = (0.1,)) -> list[ptb_study.Child]:
-    return [
-        ptb_study.Child("random", number, ptb_trainings.NONE, rate, seed=7) for rate in rates for number in range(count)
-    ]
-
-
-def test_jobs_are_full(tmp_path: Path) -> None:
-    found = piece(tmp_path).train("p", "small", 4_000, children(4, (0.1, 0.2)))
-    assert trained == [3, 3, 2], "children of different rates are trained together"
-    assert prepared == [3, 3, 3], "there is room for a full job, also before one that is not"
-    assert [(entry.trial.rate, entry.trial.number) for entry in found] == [(r, n) for r in (0.1, 0.2) for n in range(4)]
-    assert found[0].trial.curve[0] == (1, found[0].trial.value)
-    assert all(entry.test is None for entry in found)
-    again = piece(tmp_path).train("p", "small", 4_000, children(5, (0.1, 0.2)))
-    assert trained[3:] == [2], "what is in the journal is not trained again"
-    assert again[:4] == found[:4]
-    with pytest.raises(SystemExit, match="has another policy under"):
-        piece(tmp_path).train(
-            "p", "small", 4_000, [children(1)[0]._replace(tokens=ptb_trainings.families()["dropout"])]
-        )
-    for trial, test in piece(tmp_path).train("final", "small", 4_000, children(4), test=True):
-        assert test == pytest.approx(0.99 * trial.value), "by the weights that were best on validation data"
-
-
-def test_a_piece_ends_before_its_time_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job is not begun where the last one says that it would not fit."""
-    first = piece(tmp_path)
-    clock = iter(range(0, 10_000, 30))  # so a job takes 30 seconds, and one 4 times longer would take 120
-    times = SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: next(clock))
-    monkeypatch.setattr(ptb_study, "time", times)
-    first.train("p", "small", 4_000, children(9)[:3])
-    with pytest.raises(SystemExit) as ended:
-        first.train("p", "small", 16_000, children(9))
-    assert ended.value.code == ptb_study.PAUSED
-    assert len(Journal(tmp_path / "any.jsonl").entries) == 3
-    assert len(piece(tmp_path, minutes=10).train("p", "small", 16_000, children(9))) == 9
-    with pytest.raises(SystemExit):  # another journal knows what a job takes, too
-        ptb_study.Piece(ptb_study.study_options("", "o", ["--folder", str(tmp_path), "--minutes", "0.3"]), "o").train(
-            "p", "small", 16_000, children(1)
-        )
-
-
-def test_a_child_that_diverged_is_kept_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptb_study, "TRAININGS", {"small": lambda steps: Fake(steps, diverges=True)})
-    first, second = piece(tmp_path).train("p", "small", 4_000, children(2))
-    assert (first.trial.value, first.trial.failure) == (None, "diverged")
-    assert second.trial.failure is None
-    assert ptb_study.rewards_of([first, second]) == [0.0, second.trial.value]
-
-
-@pytest.mark.parametrize("method", ["controller", "random"])
-def test_a_search_goes_on_as_if_it_had_not_been_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    def tokens(folder: str) -> list[tuple[int, ...]]:
-        found = Journal(tmp_path / folder / "search.jsonl").entries
-        return [entry.trial.tokens for entry in sorted(found, key=lambda entry: entry.trial.number)]
-
-    def go(folder: str, trials: int) -> None:
-        run(ptb_search, monkeypatch, "--folder", str(tmp_path / folder), "--methods", method, "--trials", str(trials))
-
-    go("cut", 32)
-    go("cut", 64)
-    go("whole", 64)
-    assert tokens("cut") == tokens("whole")
-    assert len(set(tokens("whole"))) == 64
-
-
-def test_the_classical_methods_are_policies() -> None:
-    found = ptb_trainings.families()
-    assert len(set(found.values())) == len(found) == 6
-    everywhere = ptb_trainings.SPACE.decode(found["variational_dropout, all sites"])
-    assert tuple(everywhere.sites) == TRANSFORMER_SITES
-    assert {str(pattern) for pattern in everywhere.sites.values()} == {"size=70 stride=0 share_t"}
-    usual = ptb_trainings.SPACE.decode(found["word_dropout"])
-    used = tuple(site for site, pattern in usual.sites.items() if not pattern.is_none)
-    assert used == ad.baseline("word_dropout").transformer
-
-
-def test_finalists_differ_in_what_they_do() -> None:
-    """Tokens of a place without a pattern do not make another policy."""
-    child = children(1)[0]
-    same = tuple(1 if place % 4 == 3 else token for place, token in enumerate(child.tokens))
-    other = (1, *child.tokens[1:])
-    entries = [
-        ptb_study.Entry(
-            ptb_study.TableTrial(
-                phase="p",
-                method="random",
-                number=number,
-                tokens=tokens,
-                rate=0.1,
-                seed=0,
-                training="small",
-                steps=1,
-                value=value,
-            )
-        )
-        for number, (tokens, value) in enumerate([(child.tokens, 0.5), (same, 0.7), (other, 0.6)])
-    ]
-    assert [entry.trial.number for entry in ptb_finalists.distinct(entries, 10)] == [1, 2]
-
-
-def test_learning_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run(ptb_descent, monkeypatch, "--smoke", "--folder", str(tmp_path))
-    record = json.loads((tmp_path / "descent.json").read_text())
-    assert [(row["lr"], row["warmup"]) for row in record["rows"]] == [(1e-3, 0), (1e-3, 200)]
-    assert record["by_frequency"] == pytest.approx((4 / 8 * 3 / 8 * 1 / 8) ** (-1 / 3))
-    half = ptb_descent.descending("small", 5e-4, 200, 1000)
-    assert (half.lr, half.lr_after_cosine, half.lr_constant, half.warmup) == pytest.approx((5e-4, 5e-5, 2.5e-5, 200))
-
-
-def test_who_has_learned() -> None:
-    """Whoever is below half of what frequencies give; one that diverged is not, nor one that only counts words."""
-    children = [*ptb_proxy.nothing(2), *ptb_proxy.baselines(1, [0.1])[:1], *ptb_proxy.policies(3, 0.1, 0)]
-    row = ptb_descent.judge(children, [200.0, 690.0, 150.0, None, 340.0, 345.0], 684.0)
-    assert row == {
-        "learned": 3,
-        "children": 6,
-        "none": [200.0, 690.0],
-        "classical": [150.0],
-        "random": [340.0, 345.0, math.inf],
-    }
-
-
-def test_the_scripts_need_no_database() -> None:
-    """A machine with a GPU may have torch and little else."""
-    code = (
-        "import sys\n"
-        "for name in ('sqlalchemy', 'pyarrow', 'sklearn', 'matplotlib', 'optuna', 'ray', 'typer'):\n"
-        "    sys.modules[name] = None\n"
-        "import ptb_descent, ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_all\n"
-    )
-    folder = Path(ptb_study.__file__).parent
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=folder)
