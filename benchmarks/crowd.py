@@ -95,7 +95,7 @@ def child_steps(crowd: Crowd, policies: Sequence[ad.Policy | None], rounds: int,
 
 def first_steps(crowd: Crowd, jobs: int) -> dict[str, float]:
     """Seconds from a new job to the end of its first step, with slots that are warm."""
-    space, children = crowd.training.space(), min(WARM_CHILDREN, len(crowd.slots))
+    space, children = crowd.training.space(), min(WARM_CHILDREN, len(crowd.slots[None]))
     times = []
     for job in range(jobs):
         policies = [space.sample(seed=job * children + child) for child in range(children)]

@@ -84,7 +84,7 @@ def children(model: str, *, bare: bool) -> Iterator[tuple[str, int, Callable[[],
         slots.begin([None if bare else full_policy(training.space())], crowd.RATE, [0])
         slots.advance(1)
         slots.wait()
-        yield model + (", no policy" if bare else ""), 1, slots.slots[0].replay_step
+        yield model + (", no policy" if bare else ""), 1, slots.active[0].replay_step
         return
     count = stacked.CHILDREN[model][0]
     with tempfile.TemporaryDirectory() as folder:

@@ -91,7 +91,7 @@ def test_replays_are_the_eager_steps(training: ImageTraining) -> None:
     """As near as two eager runs are to each other, on a backend whose sums have no fixed order."""
     crowd = begun(training)
     crowd.advance(STEPS)
-    for slot, policy, seed in zip(crowd.slots, POLICIES, SEEDS, strict=True):
+    for slot, policy, seed in zip(crowd.slots[None], POLICIES, SEEDS, strict=True):
         first, second = (alone(training, policy, seed) for _ in range(2))
         noise = (first - second).abs().max().item()
         assert (slot.losses() - first).abs().max().item() <= max(20 * noise, 2e-3)
@@ -111,18 +111,18 @@ def test_scores_of_eight_seeds_are_those_of_children_alone() -> None:
 def test_parallel_streams_are_one_after_another(run: Run) -> None:
     crowd = begun(run=run)
     crowd.advance(STEPS)
-    together = [slot.losses() for slot in crowd.slots]
+    together = [slot.losses() for slot in crowd.slots[None]]
     crowd.begin(POLICIES, RATE, SEEDS)
-    for slot in crowd.slots:
+    for slot in crowd.slots[None]:
         slot.choose_images(0)
         for _ in range(STEPS):
             slot.replay_step()
         slot.lane.wait()
-    for slot, losses in zip(crowd.slots, together, strict=True):
+    for slot, losses in zip(crowd.slots[None], together, strict=True):
         assert alike(slot.losses(), losses, run)
     crowd.begin(POLICIES[:1], RATE, SEEDS[:1])
     crowd.advance(STEPS)
-    assert alike(crowd.slots[0].losses(), together[0], run)
+    assert alike(crowd.slots[None][0].losses(), together[0], run)
 
 
 def test_no_step_waits_for_the_device() -> None:
@@ -130,7 +130,7 @@ def test_no_step_waits_for_the_device() -> None:
     crowd.advance(1)
     with no_waiting():
         crowd.advance(TRAINING.steps - 1)  # new images are chosen on the way
-    assert all(map(torch.isfinite, (slot.losses().sum() for slot in crowd.slots)))
+    assert all(map(torch.isfinite, (slot.losses().sum() for slot in crowd.slots[None])))
 
 
 def test_memory_does_not_grow() -> None:
@@ -173,7 +173,7 @@ def test_policies_and_rates_reach_captured_graphs() -> None:
     for number, rate in ((0, 0.0), (1, 0.0), (0, 0.5), (1, 0.5)):
         crowd.begin([POLICIES[number]], rate, [0])
         crowd.advance(STEPS)
-        losses[number, rate] = crowd.slots[0].losses()
+        losses[number, rate] = crowd.slots[None][0].losses()
     assert alike(losses[0, 0.0], losses[1, 0.0])
     assert not torch.allclose(losses[0, 0.5][:CALM], losses[0, 0.0][:CALM], atol=2e-2, rtol=0)
     assert not torch.allclose(losses[0, 0.5][:CALM], losses[1, 0.5][:CALM], atol=2e-2, rtol=0)
@@ -210,7 +210,7 @@ def test_the_large_networks_are_crowds_of_one(model: str) -> None:
     crowd = Crowd(training, FAST)
     crowd.fit([training.space().sample(seed=0)], RATE, [0])
     before = dict(counters["stats"])
-    assert crowd.slots[0].losses().isfinite().all()
+    assert crowd.slots[None][0].losses().isfinite().all()
     (reward,) = crowd.fit([training.space().sample(seed=1)], RATE, [1])
     assert 0.0 <= reward <= 1.0
     assert dict(counters["stats"]) == before

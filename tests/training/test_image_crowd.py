@@ -59,7 +59,7 @@ def test_a_child_in_a_crowd_is_the_child_alone(training: ImageTraining) -> None:
     crowd = Crowd(training, CPU)
     crowd.fit(POLICIES, RATE, [1, 2, 3])  # what was in the slots before leaves no trace
     rewards = crowd.fit(POLICIES, RATE, SEEDS)
-    for slot, policy, seed, reward in zip(crowd.slots, POLICIES, SEEDS, rewards, strict=True):
+    for slot, policy, seed, reward in zip(crowd.active, POLICIES, SEEDS, rewards, strict=True):
         assert torch.equal(slot.losses(), alone(training, policy, seed))
         assert reward == training.fit(policy, RATE, seed, CPU).reward
 
@@ -71,7 +71,7 @@ def test_in_bfloat16_too(optimizer: Sgd | RmsProp) -> None:
     crowd = Crowd(training, half)
     for seed in (1, SEEDS[0]):
         crowd.fit(POLICIES[:1], RATE, [seed])
-    (slot,) = crowd.slots
+    (slot,) = crowd.active
     assert {weight.dtype for weight in slot.model.parameters()} == {torch.bfloat16, torch.float32}
     with ExitStack() as closing:
         learner = Learner(training, training.load(), POLICIES[0], RATE, SEEDS[0], half, closing)
@@ -87,8 +87,8 @@ def test_without_a_policy_too() -> None:
     bare, mixed = Crowd(TRAINING, CPU, dropping=False), Crowd(TRAINING, CPU)
     bare.fit([None], RATE, [3])
     mixed.fit([POLICIES[0], None], RATE, [3, 3])
-    assert torch.equal(bare.slots[0].losses(), alone(TRAINING, None, 3))
-    assert torch.equal(bare.slots[0].losses(), mixed.slots[1].losses())
+    assert torch.equal(bare.active[0].losses(), alone(TRAINING, None, 3))
+    assert torch.equal(bare.active[0].losses(), mixed.active[1].losses())
 
 
 def test_images_chosen_ahead_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_images_chosen_ahead_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "LEAD", 4)
     crowd = Crowd(long, CPU)
     crowd.fit(POLICIES[:1], RATE, [2])
-    assert torch.equal(crowd.slots[0].losses(), alone(long, POLICIES[0], 2))
+    assert torch.equal(crowd.active[0].losses(), alone(long, POLICIES[0], 2))
 
 
 def test_reports_are_those_of_a_lone_training() -> None:
@@ -127,7 +127,7 @@ def test_a_report_ends_its_own_child_alone(error: Exception) -> None:
     rewards = crowd.fit(POLICIES, RATE, SEEDS, [goes_on, ends, goes_on])
     assert math.isnan(rewards[1])
     assert heard == [4]
-    assert len(crowd.slots[1].losses()) == 4, "it is not trained on"
+    assert len(crowd.slots[None][1].losses()) == 4, "it is not trained on"
     assert [rewards[0], rewards[2]] == [training.fit(POLICIES[i], RATE, SEEDS[i], CPU).reward for i in (0, 2)]
 
 
@@ -145,7 +145,7 @@ def test_a_child_that_diverges_leaves_the_others_alone(where: str) -> None:
     heard: list[int] = []
     crowd = Crowd(replace(TRAINING, evaluate_every=5), CPU)
     crowd.fit(POLICIES[:2], RATE, [0, 1])
-    sick, train = crowd.slots[0], crowd.slots[0].replay_step
+    sick, train = crowd.active[0], crowd.active[0].replay_step
 
     def step() -> None:
         train()
@@ -167,11 +167,11 @@ def test_a_child_that_diverges_leaves_the_others_alone(where: str) -> None:
 def test_the_slots_are_kept_for_the_next_job_and_serve_fewer() -> None:
     first = TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
     (crowd,) = module._warm.values()
-    slots = tuple(crowd.slots)
+    slots = tuple(crowd.active)
     assert TRAINING.fit_many(POLICIES[1:2], RATE, SEEDS[1:2], CPU) == first[1:2]
     assert TRAINING.fit_many([*POLICIES, POLICIES[0]], RATE, [*SEEDS, 9], CPU)[:3] == first
     assert list(module._warm.values()) == [crowd]
-    assert tuple(crowd.slots[:3]) == slots
+    assert tuple(crowd.slots[None][:3]) == slots
     TRAINING.fit_many(POLICIES[:1], 0.6, [0], CPU)  # another rate needs no other slots
     assert list(module._warm.values()) == [crowd]
     replace(TRAINING, steps=3).fit_many(POLICIES[:1], RATE, [0], CPU)
@@ -184,7 +184,7 @@ def test_the_rate_reaches_the_warm_slots() -> None:
     losses = []
     for rate in (0.0, 0.9, 0.0):
         crowd.fit(POLICIES[:1], rate, [0])
-        losses.append(crowd.slots[0].losses())
+        losses.append(crowd.active[0].losses())
     assert torch.equal(losses[0], losses[2])
     assert not torch.equal(losses[0], losses[1])
 

@@ -47,6 +47,7 @@ class CrowdTraining(Training, Protocol):
         seeds: Sequence[int],
         run: Run,
         reports: Sequence[Report] | None,
+        /,
     ) -> list[float]:
         """Their rewards; nan for one that diverged or was ended by its report."""
         ...

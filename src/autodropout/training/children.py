@@ -3,15 +3,14 @@
 import logging
 from collections.abc import Sequence
 
-from autodropout.spaces import Policy
 from autodropout.training.distributed import world
-from autodropout.training.run import Report, Run
+from autodropout.training.run import Regularizer, Report, Run
 
 log = logging.getLogger("autodropout")
 
 
 def check_crowd(
-    policies: Sequence[Policy | None], seeds: Sequence[int], run: Run, *reports: Sequence[Report] | None
+    policies: Sequence[Regularizer], seeds: Sequence[int], run: Run, *reports: Sequence[Report] | None
 ) -> None:
     """Raises:
     ValueError: there are not as many of each, or `run` asks for what a crowd does not have.
@@ -37,3 +36,18 @@ def goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: flo
         log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
         return False
     return True
+
+
+def rates_of(rate: float | Sequence[float], children: int) -> list[float]:
+    """Of each child, where one was given for all or one for each.
+
+    Raises:
+        ValueError: there are too few or too many, or one is no rate.
+    """
+    rates = [rate] * children if isinstance(rate, float | int) else list(rate)
+    if len(rates) != children:
+        raise ValueError(f"there is a rate for all children or one for each, got {len(rates)} for {children}")
+    for one in rates:
+        if not 0.0 <= one <= 1.0:
+            raise ValueError(f"rate must lie in [0, 1], got {one}")
+    return rates

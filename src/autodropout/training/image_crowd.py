@@ -1,6 +1,6 @@
 """Many ConvNet children on one GPU: each one's whole step is a CUDA graph, and each has a stream of its own.
 
-    training.fit_many(policies, rate, seeds, run, reports)          # the same call again is warm: see 3
+    training.fit_many(regularizers, rate, seeds, run, reports)      # the same call again is warm: see 3
 
     images, labels, tables of the schedules: on the device, for all
        |            |            |
@@ -14,7 +14,8 @@
 2. A child in a crowd is the child that `fit` trains alone: the same first weights, order of images, augmentation, masks
    and schedules follow from its seed. On the CPU the numbers are the same to the bit.
 3. Slots stay in the process for the next job of the same training. Its policies are tokens copied onto the device, its
-   weights are set in place: nothing is compiled or captured again. Only the last training is kept.
+   weights and rates are set in place: nothing is compiled or captured again. Only the last training is kept. A baseline
+   is code and not tokens, so it has slots of its own.
 4. A child that diverges, or whose report ends it, is no longer replayed.
 
 A slot takes the memory of one training: what `fit` would take, less the images. How many fit a GPU, and how many are
@@ -22,7 +23,9 @@ worth their memory, is what `benchmarks/crowd.py` measures. On the CPU the slots
 """
 
 import gc
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,10 +33,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from autodropout.spaces import Policy
-from autodropout.training.children import check_crowd, goes_on, log
+from autodropout.layers import Baseline
+from autodropout.training.children import check_crowd, goes_on, log, rates_of
+from autodropout.training.feed import resident
 from autodropout.training.image_slot import LEAD, Slot, TooLarge, shared_by
-from autodropout.training.run import Report, Run
+from autodropout.training.run import Regularizer, Report, Run
 
 if TYPE_CHECKING:
     from autodropout.training.images import ImageTraining
@@ -41,32 +45,35 @@ if TYPE_CHECKING:
 
 def fit_many(
     training: "ImageTraining",
-    policies: Sequence[Policy | None],
-    rate: float,
+    regularizers: Sequence[Regularizer],
+    rate: float | Sequence[float],
     seeds: Sequence[int],
     run: Run,
     reports: Sequence[Report] | None,
+    test_reports: Sequence[Report] | None,
 ) -> list[float]:
     """See `ImageTraining.fit_many`."""
-    check_crowd(policies, seeds, run, reports)
-    if not policies:
+    check_crowd(regularizers, seeds, run, reports, test_reports)
+    rates = rates_of(rate, len(regularizers))
+    if not regularizers:
         return []
     try:
-        crowd = warm_crowd(training, run, dropping=any(policy is not None for policy in policies))
+        crowd = warm_crowd(training, run, dropping=any(regularizer is not None for regularizer in regularizers))
     except TooLarge as error:
         log.warning("%s: they are trained one after the other", error)
-        alone = partial(_alone, training, rate, replace(run, compile=False), reports)  # it would be done anew for each
-        return [alone(number, *child) for number, child in enumerate(zip(policies, seeds, strict=True))]
+        run = replace(run, compile=False, test=test_reports is not None)  # it would be compiled anew for each
+        alone = partial(_alone, training, run, reports, test_reports)
+        return [alone(*child) for child in zip(range(len(seeds)), regularizers, rates, seeds, strict=True)]
     try:
-        return crowd.fit(policies, rate, seeds, reports)
+        return crowd.fit(regularizers, rates, seeds, reports, test_reports)
     except BaseException:
         _warm.clear()  # whatever went wrong, it may have left slots half made
         raise
 
 
 def _alone(
-    training: "ImageTraining", rate: float, run: Run, reports: Sequence[Report] | None,
-    number: int, policy: Policy | None, seed: int,
+    training: "ImageTraining", run: Run, reports: Sequence[Report] | None, test_reports: Sequence[Report] | None,
+    number: int, regularizer: Regularizer, rate: float, seed: int,
 ) -> float:  # fmt: skip
     """One child of a crowd by `fit`."""
 
@@ -75,9 +82,12 @@ def _alone(
             raise Ended
 
     try:
-        return training.fit(policy, rate, seed, replace(run, report=report)).reward
+        scores = training.fit(regularizer, rate, seed, replace(run, report=report))
     except (Ended, FloatingPointError):
         return math.nan
+    if test_reports is not None:
+        test_reports[number](training.steps, scores.metrics["test_accuracy"])
+    return scores.reward
 
 
 class Ended(Exception):
@@ -90,32 +100,37 @@ class Crowd:
     Args:
         training: what they train.
         run: where and how; of it the device, precision, compile and deterministic.
-        dropping: whether they have policies. Without, models are bare, for a comparison.
+        dropping: whether those without a baseline have policies. If not, models are bare, for a comparison.
     """
 
     def __init__(self, training: "ImageTraining", run: Run, *, dropping: bool = True) -> None:
         if training.fixres is not None:
             raise ValueError("FixRes trains one network at a time: use fit, or a training without it")
         self.training, self.run = training, run
-        self.slots: list[Slot] = []
+        self.slots: dict[Baseline | None, list[Slot]] = {}  # None: for policies
         self.active: list[Slot] = []  # those whose children are under way
         self.step = 0
         with torch.random.fork_rng(devices=()):  # models are built, and thrown away
             self._shared = shared_by(training, run, dropping)
 
-    def begin(self, policies: Sequence[Policy | None], rate: float, seeds: Sequence[int]) -> None:
+    def begin(self, regularizers: Sequence[Regularizer], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the slots; more slots are made where there are too few."""
-        shared = self._shared
+        kinds = [one if isinstance(one, Baseline) else None for one in regularizers]
+        new: list[Slot] = []
         with self.run.settings(), torch.random.fork_rng(devices=()):
-            new = [Slot(self.training, self.run, shared) for _ in range(len(self.slots), len(policies))]
+            for kind, count in Counter(kinds).items():
+                there = self.slots.setdefault(kind, [])
+                more = [Slot(self.training, self.run, self._shared, kind) for _ in range(len(there), count)]
+                there += more
+                new += more
             for slot in new:  # after all of them are made: attaching makes the compiler start afresh
                 slot.prepare()
-        self.slots += new
-        self.active = self.slots[: len(policies)]
+        free = {kind: iter(slots) for kind, slots in self.slots.items()}
+        self.active = [next(free[kind]) for kind in kinds]
         self.step = 0
-        shared.set_rate(rate)
-        for slot, policy, seed in zip(self.active, policies, seeds, strict=True):
-            slot.begin(policy, rate, seed)
+        rates = rates_of(rate, len(kinds))
+        for slot, regularizer, own_rate, seed in zip(self.active, regularizers, rates, seeds, strict=True):
+            slot.begin(regularizer, own_rate, seed)
 
     def advance(self, steps: int) -> None:
         """So many steps of every active child. Returns before they are done."""
@@ -129,26 +144,29 @@ class Crowd:
 
     def wait(self) -> None:
         """Until the steps are done."""
-        for slot in self.slots:
+        for slot in itertools.chain(*self.slots.values()):
             slot.lane.wait()
 
-    def judge(self) -> list[float]:
-        """The validation accuracy of every active child; nan where its loss or a logit was not finite."""
+    def judge(self, part: str = "validation") -> list[float]:
+        """The accuracy of every active child; nan where its loss or a logit was not finite."""
+        if part not in self._shared.held_out:
+            self._shared.held_out[part] = resident(getattr(self.training.load(), part), self.run.where)
         for slot in self.active:
-            slot.judge()
-        return [slot.judgement() for slot in self.active]  # the only wait for the device
+            slot.judge(part)
+        return [slot.judgement(part) for slot in self.active]  # the only wait for the device
 
     def fit(
         self,
-        policies: Sequence[Policy | None],
-        rate: float,
+        regularizers: Sequence[Regularizer],
+        rate: float | Sequence[float],
         seeds: Sequence[int],
         reports: Sequence[Report] | None = None,
+        test_reports: Sequence[Report] | None = None,
     ) -> list[float]:
         """Train children from beginning to end: their rewards, nan for those that did not get there."""
-        self.begin(policies, rate, seeds)
+        self.begin(regularizers, rate, seeds)
         number = {id(slot): index for index, slot in enumerate(self.active)}
-        rewards = [math.nan] * len(policies)
+        rewards = [math.nan] * len(regularizers)
         every = self.training.evaluate_every or self.training.steps
         with self.run.settings():
             while self.step < self.training.steps and self.active:
@@ -159,6 +177,9 @@ class Crowd:
                         self.active.remove(slot)
                     elif self.step == self.training.steps:
                         rewards[child] = reward
+            if test_reports is not None and self.active:
+                for slot, accuracy in zip(self.active, self.judge("test"), strict=True):
+                    test_reports[number[id(slot)]](self.step, accuracy)
         return rewards
 
 

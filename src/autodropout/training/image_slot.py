@@ -7,7 +7,9 @@ from tensors on the device.
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,21 +18,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from autodropout.attach import RateSchedule, attach
 from autodropout.data import Labelled, Splits
+from autodropout.layers import Baseline
 from autodropout.spaces import Policy
 from autodropout.training.augment import Augment, Mix
 from autodropout.training.ema import checked_decay, share
 from autodropout.training.feed import fits, resident
 from autodropout.training.flat import Flat, FlatAverage, follow
-from autodropout.training.graphed import WARM_UPS, Lane, at
+from autodropout.training.graphed import WARM_UPS, Lane, Work, at
 from autodropout.training.noise import Noise, noise_at
 from autodropout.training.order import Order
-from autodropout.training.run import Run
+from autodropout.training.run import Regularizer, Run
 
 if TYPE_CHECKING:
     from autodropout.training.images import ImageTraining
 
 LEAD = 256  # steps whose images are chosen ahead: so often the host has to make permutations
 JUDGED = 200  # images at a time
+ANY_RATE = 0.5  # at which a baseline is captured: at 0 it would not act, then or ever
 AS_IT_IS = nn.Identity()  # how images are seen that are augmented already
 
 
@@ -43,7 +47,7 @@ class Shared:
     """What all slots read. Tables have a row for each step."""
 
     train: Labelled
-    held_out: Labelled
+    held_out: dict[str, Labelled]  # "validation", and "test" once it was asked for
     view: Callable[[Tensor], Tensor]  # of training images; see `aside`
     aside: bool  # whether images are augmented before `loss` is called, while masks are made, or in `loss`
     look: Augment  # of one to be judged by
@@ -53,12 +57,6 @@ class Shared:
     follow: Callable[[Tensor, Tensor, Tensor], None]  # of a moving average
     learning_rates: Tensor  # (steps,)
     average_shares: Tensor  # (steps,)
-    drop_rates: Tensor | None  # (steps,), of the whole policy; None: constant
-    drop_shape: Callable[[float], list[float]]  # what goes into `drop_rates`
-
-    def set_rate(self, rate: float) -> None:
-        if self.drop_rates is not None:
-            self.drop_rates.copy_(torch.tensor(self.drop_shape(rate)))
 
 
 def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
@@ -74,7 +72,6 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     rates = [training.optimizer.lr * factor(step) for step in range(steps)]
     decay = 0.0 if training.average is None else checked_decay(training.average)
     shares = [share(decay, step) for step in range(steps)]
-    varying = dropping and training.rates != "constant"
     # To crop and to resize large images takes longer than to make a policy's masks. In a network for small ones it is
     # a few kernels, which are best compiled with the rest.
     aside = dropping and training.resizes
@@ -82,7 +79,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     space = training.space() if dropping else None
     return Shared(
         train=resident(splits.train, where),
-        held_out=resident(splits.validation, where),
+        held_out={"validation": resident(splits.validation, where)},
         view=torch.compile(view) if aside and run.compile else view,
         aside=aside,
         look=training.look(training.resolution).to(where),
@@ -92,16 +89,17 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         follow=torch.compile(follow) if run.compile else follow,
         learning_rates=torch.tensor(rates, device=where),
         average_shares=torch.tensor(shares, device=where),
-        drop_rates=torch.zeros(steps, device=where) if varying else None,
-        drop_shape=lambda rate: _course(training, rate, steps),
     )
 
 
 class Slot:
-    """A place for one child after the other: its tensors stay where they are."""
+    """A place for one child after the other: its tensors stay where they are.
 
-    def __init__(self, training: "ImageTraining", run: Run, shared: Shared) -> None:
-        self._training, self._run, self._shared = training, run, shared
+    Its children are under policies, which are tokens, or all under one baseline, whose rate alone may change.
+    """
+
+    def __init__(self, training: "ImageTraining", run: Run, shared: Shared, baseline: Baseline | None = None) -> None:
+        self._training, self._run, self._shared, self._baseline = training, run, shared, baseline
         where = run.where
         self.lane = Lane(where)
         with self.lane.active():
@@ -111,11 +109,13 @@ class Slot:
             _uncount(self.model)
             example = shared.look(shared.train.images[:1])  # (1, C, H, W)
             self.on = None
-            if shared.nothing is not None:
+            if baseline is not None:
+                self.on = attach(self.model, baseline, rate=ANY_RATE, example=example)
+            elif shared.nothing is not None:
                 self.on = attach(self.model, shared.nothing, rate=0.0, example=example, live=True)
             self._mix = training.mixing(self.model, example)
             self._noise = Noise(self.model, 0, where)
-            if self.on is not None:
+            if self.on is not None and self.on.live:
                 self.on.draw_together()
             self._flat = Flat(self.model, half=run.precision == "bfloat16")  # attaching ran the model, in float32
             self._lr = torch.zeros((), device=where)
@@ -124,20 +124,22 @@ class Slot:
             self._step = torch.zeros(1, dtype=torch.int64, device=where)  # how many are done
             self._order = torch.zeros(LEAD, training.batch, dtype=torch.int64, device=where)  # of the steps ahead
             self._losses = torch.zeros(len(shared.learning_rates), device=where)  # of each step
+            varying = self.on is not None and training.rates != "constant"
+            self._drop_rates = torch.zeros_like(self._losses) if varying else None  # of the whole policy, each step
             self._judged = torch.zeros(1, dtype=torch.int64, device=where)  # batches
             self._counts = torch.zeros(2, dtype=torch.int64, device=where)  # right answers; logits not finite
         self._images: Order | None = None
         self.replay_step = self._train
-        self._replay_judging = self._judge
+        self._replay_judging: dict[str, Work] = {}
 
     def prepare(self) -> None:
         """Compile and capture; leaves rubbish in every tensor."""
         self.replay_step = self.lane.capture(self._train)
-        self._replay_judging = self.lane.capture(self._judge)
+        self._replay_judging = {"validation": self.lane.capture(partial(self._judge, "validation"))}
 
     @torch.no_grad()
-    def begin(self, policy: Policy | None, rate: float, seed: int) -> None:
-        """Be the child of this seed under this policy, before its first step."""
+    def begin(self, regularizer: Regularizer, rate: float, seed: int) -> None:
+        """Be the child of this seed under this policy, or this slot's baseline, before its first step."""
         with self.lane.active():
             first = _first_weights(self._training, seed)
             for name, value in (self.model.state_dict() | self._flat.named).items():
@@ -149,9 +151,15 @@ class Slot:
             if self._average is not None:
                 self._average.restart()
             if self.on is not None:
-                assert self._shared.nothing is not None
-                self.on.set_policy(policy or self._shared.nothing)
+                if isinstance(regularizer, Baseline):
+                    assert regularizer == self._baseline
+                else:
+                    assert self._baseline is None
+                    assert self._shared.nothing is not None
+                    self.on.set_policy(regularizer or self._shared.nothing)
                 self.on.set_rate(rate)
+            if self._drop_rates is not None:
+                self._drop_rates.copy_(torch.tensor(_course(self._training, rate, len(self._drop_rates))))
             self._noise.seed.fill_(seed)
             for counter in (self._step, self._losses):
                 counter.zero_()
@@ -172,26 +180,22 @@ class Slot:
         with self.lane.active():
             return self._losses[: int(self._step)].to("cpu", copy=True)
 
-    def judge(self) -> None:
+    def judge(self, part: str) -> None:
         """Start to judge the child as it is now, by its averaged weights where there are some."""
-        batches = range(math.ceil(len(self._shared.held_out) / JUDGED))
-        with self.lane.active():
+        if part not in self._replay_judging:  # the test images, which hardly any child is shown
+            self._replay_judging[part] = self.lane.capture(partial(self._judge, part))
+        with self.lane.active(), nullcontext() if self._average is None else self._average.applied():
             self._judged.zero_()
             self._counts.zero_()
-            if self._average is None:
-                for _ in batches:
-                    self._replay_judging()
-                return
-            with self._average.applied():
-                for _ in batches:
-                    self._replay_judging()
+            for _ in range(math.ceil(len(self._shared.held_out[part]) / JUDGED)):
+                self._replay_judging[part]()
 
-    def judgement(self) -> float:
+    def judgement(self, part: str) -> float:
         """What `judge` found; waits for it."""
         with self.lane.active():
             broken = self._counts[1] + (~self._losses.isfinite()).sum()
             right, not_finite = torch.stack((self._counts[0], broken)).tolist()
-        return math.nan if not_finite else right / len(self._shared.held_out)
+        return math.nan if not_finite else right / len(self._shared.held_out[part])
 
     def _train(self) -> None:
         """One step. All of it is captured."""
@@ -202,18 +206,20 @@ class Slot:
         self._noise.now.copy_(shared.noise(self._noise.seed, now).squeeze(0))
         for group in self._optimizer.param_groups:
             group["lr"].copy_(at(shared.learning_rates, now))
-        if shared.drop_rates is not None:
-            self._set_drop_rates(at(shared.drop_rates, now))
+        if self._drop_rates is not None:
+            self._set_drop_rates(at(self._drop_rates, now))
         self._flat.refresh()
         self.model.zero_grad()
         with self._run.autocast():
             view = shared.view
             if shared.aside:
-                assert self.on is not None
-                with self.lane.aside():
-                    self.on.draw_ahead(len(labels))
+                ahead = self.on if self.on is not None and self.on.live else None
+                if ahead is not None:
+                    with self.lane.aside():
+                        ahead.draw_ahead(len(labels))
                 images, view = shared.view(images), AS_IT_IS
-                self.lane.join()
+                if ahead is not None:
+                    self.lane.join()
             loss = shared.loss(self.model, self._mix, view, images, labels)
         loss.backward()
         self._flat.take_gradients()
@@ -226,13 +232,13 @@ class Slot:
     def _set_drop_rates(self, rate: Tensor) -> None:
         assert self.on is not None
         for bound in self.on.sites:
-            assert bound.drop is not None
-            torch.mul(rate, bound.share, out=bound.drop.rate)
+            if bound.drop is not None:  # a baseline leaves some sites alone
+                torch.mul(rate, bound.share, out=bound.drop.rate)
 
     @torch.no_grad()
-    def _judge(self) -> None:
-        """One batch of the validation images; the last may reach beyond them."""
-        held_out = self._shared.held_out
+    def _judge(self, part: str) -> None:
+        """One batch of the images of a part; the last may reach beyond them."""
+        held_out = self._shared.held_out[part]
         rows = self._judged * JUDGED + torch.arange(JUDGED, device=self._judged.device)  # (JUDGED,)
         real = rows < len(held_out)
         rows = rows.clamp(max=len(held_out) - 1)

@@ -26,7 +26,7 @@ from autodropout.attach import RateSchedule, attach, space
 from autodropout.attach.schedule import Shape
 from autodropout.data import Labelled, SemiSplits, Splits
 from autodropout.models import image_model
-from autodropout.spaces import Policy, Space
+from autodropout.spaces import Space
 from autodropout.training.augment import Augment, Mix, mixing
 from autodropout.training.descent import Descent, Schedule, scheduled
 from autodropout.training.distributed import ranks, seed_rank, world
@@ -195,20 +195,22 @@ class ImageTraining:
 
     def fit_many(
         self,
-        policies: Sequence[Policy | None],
-        rate: float,
+        regularizers: Sequence[Regularizer],
+        rate: float | Sequence[float],
         seeds: Sequence[int],
         run: Run = Run(),  # noqa: B008 (frozen)
         reports: Sequence[Report] | None = None,
+        test_reports: Sequence[Report] | None = None,
     ) -> list[float]:
         """Train several networks at once on one device, each as `fit` would alone (`image_crowd.py`).
 
         Args:
-            policies: one for each network.
-            rate: at which all of them drop.
+            regularizers: one for each network.
+            rate: at which all of them drop, or one for each.
             seeds: one for each network.
             run: where, and at which precision; nothing is written.
             reports: one for each network, called with its validation accuracy. What one raises ends its network alone.
+            test_reports: the same with the test accuracy, once, of those that came to the end.
 
         Returns:
             The rewards; nan for a network that diverged or was ended by its report.
@@ -217,7 +219,7 @@ class ImageTraining:
         """
         from autodropout.training.image_crowd import fit_many
 
-        return fit_many(self, policies, rate, seeds, run, reports)
+        return fit_many(self, regularizers, rate, seeds, run, reports, test_reports)
 
     def smoke(self) -> Self:
         """The same training with everything small: a narrow model, a few images, a few steps."""

@@ -43,7 +43,7 @@ from autodropout.layers import Drop
 from autodropout.models.transformer_xl import initialize
 from autodropout.patterns.bits import sequence_tokens
 from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
-from autodropout.training.children import check_crowd, goes_on
+from autodropout.training.children import check_crowd, goes_on, rates_of
 from autodropout.training.fusing import fuse_attention
 from autodropout.training.graphed import Lane, Work, at
 from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, example_for
@@ -70,7 +70,7 @@ def fit_many(
 ) -> list[float]:
     """See `LanguageTraining.fit_many`."""
     check_crowd(policies, seeds, run, reports, test_reports)
-    _check_rate(rate, len(policies))
+    rates_of(rate, len(policies))  # says what is wrong before anything is compiled
     for policy in policies:
         if policy is not None and not isinstance(policy, TransformerPolicy):
             raise ValueError(f"a language model is trained under policies for Transformers, got {policy!r:.80}")
@@ -187,7 +187,7 @@ class Crowd:
             chosen += [{}] * idle
             tokens = [[sequence_tokens(sites.get(role, nothing)) for sites in chosen] for role in self._roles]
             self._tokens.copy_(torch.tensor(tokens))
-        self._rates[:, : len(policies)] = torch.as_tensor(rate, dtype=torch.float32)  # one for all, or one for each
+        self._rates[:, : len(policies)] = torch.tensor(rates_of(rate, len(policies)))
         seeds = [*seeds, *range(idle)]
         self._seeds.copy_(torch.tensor(seeds))
         generator, template = torch.Generator(self.run.where), dict(self._model.objective.named_parameters())
@@ -323,12 +323,3 @@ def warm_crowd(training: LanguageTraining, run: Run, children: int, *, dropping:
         _warm[key] = Crowd(training, run, children, dropping=dropping)
     _warm[key].training = training
     return _warm[key]
-
-
-def _check_rate(rate: float | Sequence[float], children: int) -> None:
-    rates = [rate] * children if isinstance(rate, float | int) else rate
-    if len(rates) != children:
-        raise ValueError(f"there is a rate for all children or one for each, got {len(rates)} for {children}")
-    for one in rates:
-        if not 0.0 <= one <= 1.0:
-            raise ValueError(f"rate must lie in [0, 1], got {one}")

@@ -1,0 +1,79 @@
+"""What a comparison asks of a crowd of image trainings: baselines beside policies, a rate for each, and test scores."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from small_images import PICTURES, busy
+from small_images import TRAINING as SMALL
+
+import autodropout as ad
+from autodropout.training import ImageTraining, Run
+from autodropout.training import image_crowd as module
+from autodropout.training import image_slot as slot_module
+
+TRAINING = replace(SMALL, pictures=replace(PICTURES, validation=90))
+POLICY = TRAINING.space().sample(seed=0)
+DROPOUT, DROPBLOCK = ad.baseline("dropout"), ad.baseline("dropblock", block=3)
+CPU = Run(device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def cold() -> None:
+    module._warm.clear()
+
+
+def scores(training: ImageTraining, regularizers: list[object], rates: list[float]) -> list[tuple[float, float]]:
+    """Validation and test accuracy of each child of a crowd, all of one seed; nan where there is none."""
+    tests = [math.nan] * len(rates)
+    reports = [lambda step, value, child=child: tests.__setitem__(child, value) for child in range(len(rates))]
+    rewards = training.fit_many(regularizers, rates, [4] * len(rates), CPU, None, reports)
+    return list(zip(rewards, tests, strict=True))
+
+
+@pytest.mark.parametrize("training", [TRAINING, busy(TRAINING)], ids=["plain", "busy"])
+def test_each_child_has_its_baseline_its_rate_and_its_test_score(training: ImageTraining) -> None:
+    regularizers = [DROPOUT, POLICY, None, DROPBLOCK, POLICY, DROPOUT, DROPOUT]
+    rates = [0.1, 0.9, 0.0, 0.3, 0.0, 0.9, 0.0]
+    found = scores(training, regularizers, rates)
+    for regularizer, rate, (reward, test) in zip(regularizers, rates, found, strict=True):
+        alone = training.fit(regularizer, rate, 4, replace(CPU, test=True))
+        assert (reward, test) == (alone.reward, alone.metrics["test_accuracy"])
+    assert len(set(found)) >= 4, "rates and baselines make a difference"
+    assert found[2] == found[4] == found[6], "at rate 0 nothing does"
+
+
+def test_the_slots_of_a_baseline_are_kept_and_serve_other_rates() -> None:
+    scores(TRAINING, [DROPOUT, POLICY], [0.0, 0.1])
+    (crowd,) = module._warm.values()
+    slots = {kind: tuple(there) for kind, there in crowd.slots.items()}
+    again = scores(TRAINING, [POLICY, DROPOUT], [0.4, 0.4])
+    assert {kind: tuple(there) for kind, there in crowd.slots.items()} == slots
+    assert again == [scores(TRAINING, [one], [0.4])[0] for one in (POLICY, DROPOUT)]
+    assert list(module._warm.values()) == [crowd]
+
+
+def test_a_child_that_its_report_ends_has_no_test_score() -> None:
+    def ends(step: int, value: float) -> None:
+        raise ad.Stopped
+
+    heard: list[int] = []
+    reports = [ends, lambda step, value: None]
+    tests = [lambda step, value: heard.append(0), lambda step, value: heard.append(1)]
+    rewards = TRAINING.fit_many([None, DROPOUT], 0.1, [0, 1], CPU, reports, tests)
+    assert math.isnan(rewards[0])
+    assert heard == [1]
+
+
+def test_one_after_the_other_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the images do not fit the GPU."""
+    expected = scores(TRAINING, [DROPOUT, POLICY], [0.3, 0.2])
+    module._warm.clear()
+    monkeypatch.setattr(slot_module, "fits", lambda images, device: False)
+    assert scores(TRAINING, [DROPOUT, POLICY], [0.3, 0.2]) == expected
+
+
+@pytest.mark.parametrize(("rates", "said"), [([0.1], "got 1 for 2"), ([0.1, 1.5], "rate must lie in .0, 1., got 1.5")])
+def test_image_rates_that_are_none(rates: list[float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TRAINING.fit_many([None, None], rates, [0, 1], CPU)
