@@ -35,7 +35,7 @@ from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.training.run import Run, Scores, identity
 from autodropout.training.translation import TranslationTraining
 from comparing import tables
-from ptb_study import PAUSED
+from pieces import PAUSED
 from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import facts, options, write
 

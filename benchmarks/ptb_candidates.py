@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from autodropout.tables import Entry
-from ptb_study import Child, Piece, nothing, perplexities, policies, reward, study_options
+from pieces import Child, reward
+from ptb_study import Piece, nothing, perplexities, policies, study_options
 from ptb_trainings import TRAININGS, families
 from recording import Table, averaged, decimals, write
 

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+import pieces
 from autodropout.training.language import LanguageTraining
-from ptb_study import Child, Piece, baselines, nothing, perplexities, policies, rewards_of, study_options
+from pieces import Child, rewards_of
+from ptb_study import Piece, baselines, nothing, perplexities, policies, study_options
 from ptb_trainings import TRAININGS, families
 from recording import Table, write
 
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         name = f"{args.training}, learning rate {lr:g}, warm-up {warmup}"
         TRAININGS[name] = partial(descending, args.training, lr, warmup)
         if rows:
-            Piece.ready = name, piece.together  # the crowd of the row before serves this one, too
+            pieces.Piece.ready = name, piece.together  # the crowd of the row before serves this one, too
         found = rewards_of(piece.train("descent", name, args.steps, children))
         row = judge(children, perplexities(found), frequencies)
         rows.append({"lr": lr, "warmup": warmup} | row)

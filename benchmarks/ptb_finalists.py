@@ -20,8 +20,9 @@ from typing import Any
 from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import exchanges
 from autodropout.tables.surrogate import active
+from pieces import Child, reward, rewards_of
 from ptb_search import searched
-from ptb_study import Child, Piece, perplexities, reward, rewards_of, spread, study_options
+from ptb_study import Piece, perplexities, spread, study_options
 from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import Table, write
 

@@ -28,8 +28,9 @@ from autodropout.recipes.comparison import summaries
 from autodropout.tables import Entry
 from autodropout.tables.statistics import sign_flips
 from comparing import rows_of, tables
+from pieces import Child, reward, rewards_of
 from ptb_finalists import LONGER_PHASE
-from ptb_study import Child, Piece, perplexities, perplexity, reward, rewards_of, study_options
+from ptb_study import Piece, perplexities, perplexity, study_options
 from ptb_trainings import KINDS, NONE, Tokens, families
 from recording import write
 

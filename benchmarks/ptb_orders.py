@@ -10,7 +10,8 @@ most: where it is positive a training wants more than the rate gives, where it i
 from collections.abc import Sequence
 
 from autodropout.tables.statistics import bootstrap, spearman
-from ptb_study import Piece, policies, random_policies, reward, study_options
+from pieces import reward
+from ptb_study import Piece, policies, random_policies, study_options
 from ptb_trainings import SPACE, Tokens
 from recording import Table, write
 

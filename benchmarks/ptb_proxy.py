@@ -27,17 +27,8 @@ from typing import Any
 import numpy as np
 
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
-from ptb_study import (
-    Child,
-    Piece,
-    baselines,
-    nothing,
-    perplexities,
-    policies,
-    random_policies,
-    rewards_of,
-    study_options,
-)
+from pieces import Child, rewards_of
+from ptb_study import Piece, baselines, nothing, perplexities, policies, random_policies, study_options
 from ptb_trainings import SPACE, Tokens, families
 from recording import Table, averaged, interval, write
 

@@ -23,7 +23,8 @@ from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import trial_seed
 from autodropout.tables import Entry
 from autodropout.tables.statistics import best_so_far
-from ptb_study import MINIBATCH, Child, Piece, minutes, perplexities, perplexity, reward, rewards_of, study_options
+from pieces import Child, minutes, reward, rewards_of
+from ptb_study import MINIBATCH, Piece, perplexities, perplexity, study_options
 from ptb_trainings import SPACE
 from recording import Table, decimals, write
 

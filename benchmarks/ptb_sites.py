@@ -13,8 +13,9 @@ from typing import Any
 
 from autodropout.spaces import TRANSFORMER_SITES
 from autodropout.tables import TableTrial
+from pieces import reward
 from ptb_search import searched
-from ptb_study import Piece, perplexities, reward, study_options
+from ptb_study import Piece, perplexities, study_options
 from ptb_trainings import SPACE
 from recording import Table, decimals, write
 

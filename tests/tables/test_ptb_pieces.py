@@ -13,6 +13,7 @@ import pytest
 from fake_study import Fake, install, prepared, run, trained
 
 import autodropout as ad
+import pieces
 import ptb_descent
 import ptb_finalists
 import ptb_proxy
@@ -20,7 +21,7 @@ import ptb_search
 import ptb_study
 import ptb_trainings
 from autodropout.spaces import TRANSFORMER_SITES
-from autodropout.tables import Journal
+from autodropout.tables import Entry, Journal, TableTrial
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +35,9 @@ def piece(tmp_path: Path, together: int = 3, minutes: float = 1.0) -> ptb_study.
     return ptb_study.Piece(args, "any")
 
 
-def children(count: int, rates: Sequence[float] = (0.1,)) -> list[ptb_study.Child]:
+def children(count: int, rates: Sequence[float] = (0.1,)) -> list[pieces.Child]:
     return [
-        ptb_study.Child("random", number, ptb_trainings.NONE, rate, seed=7) for rate in rates for number in range(count)
+        pieces.Child("random", number, ptb_trainings.NONE, rate, seed=7) for rate in rates for number in range(count)
     ]
 
 
@@ -63,11 +64,11 @@ def test_a_piece_ends_before_its_time_does(tmp_path: Path, monkeypatch: pytest.M
     first = piece(tmp_path)
     clock = iter(range(0, 10_000, 30))  # so a job takes 30 seconds, and one 4 times longer would take 120
     times = SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: next(clock))
-    monkeypatch.setattr(ptb_study, "time", times)
+    monkeypatch.setattr(pieces, "time", times)
     first.train("p", "small", 4_000, children(9)[:3])
     with pytest.raises(SystemExit) as ended:
         first.train("p", "small", 16_000, children(9))
-    assert ended.value.code == ptb_study.PAUSED
+    assert ended.value.code == pieces.PAUSED
     assert len(Journal(tmp_path / "any.jsonl").entries) == 3
     assert len(piece(tmp_path, minutes=10).train("p", "small", 16_000, children(9))) == 9
     with pytest.raises(SystemExit):  # another journal knows what a job takes, too
@@ -81,7 +82,7 @@ def test_a_child_that_diverged_is_kept_as_such(tmp_path: Path, monkeypatch: pyte
     first, second = piece(tmp_path).train("p", "small", 4_000, children(2))
     assert (first.trial.value, first.trial.failure) == (None, "diverged")
     assert second.trial.failure is None
-    assert ptb_study.rewards_of([first, second]) == [0.0, second.trial.value]
+    assert pieces.rewards_of([first, second]) == [0.0, second.trial.value]
 
 
 @pytest.mark.parametrize("method", ["controller", "random"])
@@ -119,8 +120,8 @@ def test_finalists_differ_in_what_they_do() -> None:
     same = tuple(1 if place % 4 == 3 else token for place, token in enumerate(child.tokens))
     other = (1, *child.tokens[1:])
     entries = [
-        ptb_study.Entry(
-            ptb_study.TableTrial(
+        Entry(
+            TableTrial(
                 phase="p",
                 method="random",
                 number=number,
