@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -58,8 +58,11 @@ class CrowdTraining(Protocol):
 class Piece(ABC):
     """One run of a script: a journal, and the time there is."""
 
-    space: Space
     study: str  # what the names of its scripts begin with
+    subject: str  # what is learned, in words
+    unit: str  # of what `shown` gives
+    space: Space
+    peers: Mapping[str, tuple[int, ...]]  # classical methods; tokens of those that are policies, else of none
     ready: ClassVar[tuple[str, int] | None] = None  # what the process's crowd is of, and for how many children
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
@@ -106,12 +109,36 @@ class Piece(ABC):
         """What a child is trained under."""
 
     @abstractmethod
+    def shown(self, reward: float) -> float:
+        """A reward as tables show it: lower is better."""
+
+    @abstractmethod
     def prepare(self, training: CrowdTraining, job: Sequence[Child]) -> bool:
         """Compile for full jobs like this one, even where it is not; False where that was done before."""
 
     @abstractmethod
     def tested(self, curve: Curve, test_curve: Curve) -> float:
         """The test score of a child, by its reports on both parts."""
+
+    def scores(self, rewards: Sequence[float]) -> list[float | None]:
+        """As JSON has them: None for a child that diverged."""
+        return [self.shown(reward) if reward else None for reward in rewards]
+
+    def nothing(self, seeds: int) -> list[Child]:
+        tokens = (0,) * len(self.space.tokens)
+        return [Child("none", 0, tokens, 0.0, seed) for seed in range(seeds)]
+
+    def baselines(self, seeds: int, rates: Sequence[float]) -> list[Child]:
+        return [
+            Child(name, 0, tokens, rate, seed)
+            for name, tokens in self.peers.items()
+            for rate in rates
+            for seed in range(seeds)
+        ]
+
+    def policies(self, count: int, rate: float, seed: int) -> list[Child]:
+        sampled = [self.space.encode(self.space.sample(number)) for number in range(count)]
+        return [Child("random", number, tokens, rate, seed) for number, tokens in enumerate(sampled)]
 
     def train(self, phase: str, name: str, steps: int, children: Sequence[Child], *, test: bool = False) -> list[Entry]:
         """The children's trials, in their order: those that the journal has already, and the others trained now."""

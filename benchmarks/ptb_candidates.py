@@ -7,13 +7,14 @@ to say by how much, enough to see whether. Where children are best before their 
 reward that is the best of a curve is one of stopping early: the step of the best reading is in the table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import pieces
 from autodropout.tables import Entry
 from pieces import Child, reward
-from ptb_study import Piece, nothing, perplexities, policies, study_options
-from ptb_trainings import TRAININGS, families
+from ptb_study import Piece, study_options
+from ptb_trainings import TRAININGS
 from recording import Table, averaged, decimals, write
 
 CANDIDATES = ("small:4000", "small:6000", "half:4000", "narrow:8000", "tiny:8000", "tiny:16000")
@@ -24,10 +25,11 @@ CLASSICAL = (
 COLUMNS = ("none", "none best at", "best classical", "random, best")
 
 
-def candidate(text: str) -> tuple[str, int]:
-    name, _, steps = text.partition(":")
-    if name not in TRAININGS or not steps.isdigit():
-        raise SystemExit(f"a candidate is a training and its steps, like small:6000, got {text!r}")
+def candidate(text: str, trainings: Collection[str]) -> tuple[str, int]:
+    name, _, steps = text.rpartition(":")
+    if name not in trainings or not steps.isdigit():
+        like = f"{next(iter(trainings))}:6000"
+        raise SystemExit(f"a candidate is a training and its steps, like {like}, got {text!r}")
     return name, int(steps)
 
 
@@ -36,41 +38,51 @@ def best_reading(entry: Entry) -> int:
     return max(entry.trial.curve, key=lambda reading: reading[1])[0]
 
 
-def judge(name: str, steps: int, children: Sequence[Child], entries: Sequence[Entry]) -> dict[str, Any]:
+def judge(
+    piece: pieces.Piece, name: str, steps: int, children: Sequence[Child], entries: Sequence[Entry]
+) -> dict[str, Any]:
     found = {child: entry.trial for child, entry in zip(children, entries, strict=True)}
-    peers = {child: reward(trial) for child, trial in found.items() if child.method in families()}
+    peers = {child: reward(trial) for child, trial in found.items() if child.method in piece.peers}
     best = max(peers, key=lambda child: peers[child])
     of = {m: [reward(trial) for child, trial in found.items() if child.method == m] for m in ("none", "random")}
     return {
         "training": name,
         "steps": steps,
-        "none": perplexities(of["none"]),
+        "none": piece.scores(of["none"]),
         "none_best_at": sorted({best_reading(e) for e in entries if e.trial.method == "none" and reward(e.trial)}),
-        "peers": {f"{child.method} at {child.rate:g}": perplexities([value])[0] for child, value in peers.items()},
+        "peers": {f"{child.method} at {child.rate:g}": piece.scores([value])[0] for child, value in peers.items()},
         "best_peer": f"{best.method} at {best.rate:g}",
-        "random": perplexities(of["random"]),
-        "best_random": perplexities([max(of["random"])])[0],
+        "random": piece.scores(of["random"]),
+        "best_random": piece.scores([max(of["random"])])[0],
     }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "candidates", argv)
-    piece = Piece(args, "candidates")
+def compare(
+    piece: pieces.Piece, candidates: Sequence[tuple[str, int]], classical: Sequence[tuple[str, float]], rate: float
+) -> dict[str, Any]:
+    """The table: a job of 16 for each of the candidates, as many of them random policies as there is room for."""
     piece.together = 16
-    table, rows = Table(COLUMNS, 24, 20), []
-    for name, steps in map(candidate, args.candidates or CANDIDATES[: 2 if piece.smoke else None]):
-        children = nothing(4) + [Child(method, 0, families()[method], rate, 0) for method, rate in CLASSICAL]
-        children += policies(5, args.rate, 0)
+    table, rows = Table(COLUMNS, 40, 20), []
+    for name, steps in candidates:
+        children = piece.nothing(4) + [Child(method, 0, piece.peers[method], rate, 0) for method, rate in classical]
+        children += piece.policies(12 - len(classical), rate, 0)
         entries = piece.train("candidates", name, steps, children)
-        row = judge(name, piece.training(name, steps).steps, children, entries)
+        row = judge(piece, name, piece.training(name, steps).steps, children, entries)
         rows.append(row)
         stops = ", ".join(f"{step:,}" for step in row["none_best_at"])
         shown = (averaged(row["none"]), stops, decimals(row["peers"][row["best_peer"]]), decimals(row["best_random"]))
         table.row(f"{name}, {row['steps']:,} steps", dict(zip(COLUMNS, shown, strict=True)))
         print(f"    best: {row['best_peer']}")
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
-    record = piece.record(f"trainings that may be worth searching with, random policies at {args.rate:g}")
-    write(record | {"rows": rows}, args.out)
+    record = piece.record(f"trainings that may be worth searching with, random policies at {rate:g}")
+    return record | {"rows": rows}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "candidates", argv)
+    texts = args.candidates or CANDIDATES[: 2 if args.smoke else None]
+    candidates = [candidate(text, TRAININGS) for text in texts]
+    write(compare(Piece(args, "candidates"), candidates, CLASSICAL, args.rate), args.out)
 
 
 if __name__ == "__main__":

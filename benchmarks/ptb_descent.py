@@ -18,8 +18,8 @@ import torch
 import pieces
 from autodropout.training.language import LanguageTraining
 from pieces import Child, rewards_of
-from ptb_study import Piece, baselines, nothing, perplexities, policies, study_options
-from ptb_trainings import TRAININGS, families
+from ptb_study import Piece, study_options
+from ptb_trainings import TRAININGS
 from recording import Table, write
 
 DESCENTS = ((1e-3, 0), (1e-3, 200), (5e-4, 0), (5e-4, 200), (3e-4, 0), (3e-4, 200))  # learning rate, warm-up
@@ -44,7 +44,7 @@ def judge(children: Sequence[Child], found: Sequence[float | None], frequencies:
     """One row: perplexities by kind of child; one that diverged has learned nothing."""
     kinds: dict[str, list[float]] = {"none": [], "classical": [], "random": []}
     for child, perplexity in zip(children, found, strict=True):
-        kind = "classical" if child.method in families() else child.method
+        kind = "classical" if child.method in Piece.peers else child.method
         kinds[kind].append(float("inf") if perplexity is None else perplexity)
     everyone = [perplexity for of in kinds.values() for perplexity in of]
     learned = sum(perplexity < frequencies / 2 for perplexity in everyone)
@@ -58,9 +58,9 @@ def median(values: Sequence[float]) -> float:
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "descent", argv)
     piece = Piece(args, "descent")
-    children = nothing(2) + baselines(1, [args.rate])[:2] + policies(2, args.rate, 0)
+    children = piece.nothing(2) + piece.baselines(1, [args.rate])[:2] + piece.policies(2, args.rate, 0)
     if not piece.smoke:
-        children = nothing(8) + baselines(1, [args.rate]) + policies(34, args.rate, 0)
+        children = piece.nothing(8) + piece.baselines(1, [args.rate]) + piece.policies(34, args.rate, 0)
     frequencies = by_frequency(piece.training(args.training, args.steps))
     table, rows = Table(COLUMNS, 40, 16), []
     for lr, warmup in DESCENTS[:2] if piece.smoke else DESCENTS:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if rows:
             pieces.Piece.ready = name, piece.together  # the crowd of the row before serves this one, too
         found = rewards_of(piece.train("descent", name, args.steps, children))
-        row = judge(children, perplexities(found), frequencies)
+        row = judge(children, piece.scores(found), frequencies)
         rows.append({"lr": lr, "warmup": warmup} | row)
         shown = [f"{row['learned']} of {row['children']}", *(median(row[k]) for k in ("none", "classical", "random"))]
         shown[1:] = [f"{value:.1f}" for value in (*shown[1:], row["random"][0])]

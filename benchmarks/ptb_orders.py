@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from autodropout.tables.statistics import bootstrap, spearman
 from pieces import reward
-from ptb_study import Piece, policies, random_policies, study_options
+from ptb_study import Piece, random_policies, study_options
 from ptb_trainings import SPACE, Tokens
 from recording import Table, write
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     piece = Piece(args, "proxy")
     count = random_policies(piece)
     found = orders(piece, count)
-    dropping = [shared(child.tokens) for child in policies(count, args.rate, 0)]
+    dropping = [shared(child.tokens) for child in piece.policies(count, args.rate, 0)]
     columns = ("shared", *(str(number) for number in range(1, len(found) + 1)))
     table, rows = Table(columns, 56, 8), []
     for number, (name, rewards) in enumerate(found.items(), start=1):

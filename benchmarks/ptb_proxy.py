@@ -20,16 +20,18 @@ The table is made of those that are asked for, but not without the first and the
 journal.
 """
 
+import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+import ptb_study
+from autodropout.spaces import ConvPolicy, Space
 from autodropout.tables.statistics import bootstrap, seed_spread, spearman
-from pieces import Child, rewards_of
-from ptb_study import Piece, baselines, nothing, perplexities, policies, random_policies, study_options
-from ptb_trainings import SPACE, Tokens, families
+from pieces import Child, Piece, rewards_of
+from ptb_study import random_policies, study_options
 from recording import Table, averaged, interval, write
 
 BASELINE_RATES = (0.05, 0.1, 0.2, 0.3)
@@ -37,8 +39,11 @@ SEARCH_RATES = (0.05, 0.1, 0.2)
 PHASE = "proxy"
 
 
-def sites_used(tokens: Tokens) -> int:
-    return sum(not pattern.is_none for pattern in SPACE.decode(tokens).sites.values())
+def sites_used(space: Space, tokens: tuple[int, ...]) -> int:
+    policy = space.decode(tokens)
+    convnet = isinstance(policy, ConvPolicy)
+    patterns = [group.pattern for group in policy.groups] if convnet else policy.sites.values()
+    return sum(not pattern.is_none for pattern in patterns)
 
 
 Found = dict[Child, float]
@@ -51,20 +56,21 @@ def trained(piece: Piece, name: str, steps: int, children: Sequence[Child]) -> F
 
 def compared(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
     """One job: policies, no policy, and each classical method once."""
-    bare = nothing(2 if piece.smoke else 8)
-    return trained(piece, name, steps, policies(count, rate, 0) + bare + baselines(1, [rate]))
+    bare = piece.nothing(2 if piece.smoke else 8)
+    return trained(piece, name, steps, piece.policies(count, rate, 0) + bare + piece.baselines(1, [rate]))
 
 
 def compared_longer(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
     """One job: policies, no policy, and each classical method at the rate and at twice as much."""
-    return trained(piece, name, steps, policies(count, rate, 0) + nothing(2) + baselines(1, [rate, 2 * rate]))
+    others = piece.nothing(2) + piece.baselines(1, [rate, 2 * rate])
+    return trained(piece, name, steps, piece.policies(count, rate, 0) + others)
 
 
 def all_rates(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
     """Classical methods with two seeds, policies at the other rates, and at this one with a seed more."""
-    children = baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
-    children += [child for other in SEARCH_RATES if other != rate for child in policies(count, other, 0)]
-    return trained(piece, name, steps, children + policies(count, rate, 1))
+    children = piece.baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
+    children += [child for other in SEARCH_RATES if other != rate for child in piece.policies(count, other, 0)]
+    return trained(piece, name, steps, children + piece.policies(count, rate, 1))
 
 
 def gain(by_peer: Mapping[str, Sequence[float]], none: Sequence[float]) -> float:
@@ -84,10 +90,10 @@ def judge_length(piece: Piece, name: str, steps: int, found: Found, longer: Foun
         "training": name,
         "steps": piece.training(name, steps).steps,
         "seconds": piece.seconds(name, steps),
-        "none": perplexities(none),
+        "none": piece.scores(none),
         "deviation": seed_spread([none]).deviation,
         "policies": len(here),
-        "random": perplexities(here),
+        "random": piece.scores(here),
         "longer": bootstrap(spearman, here, there)._asdict(),
     }
 
@@ -96,52 +102,56 @@ def of_method(method: str, found: Found) -> list[float]:
     return [value for child, value in found.items() if child.method == method]
 
 
-def judge_all(found: Found, none: Sequence[float], deviation: float, count: int, rate: float) -> dict[str, Any]:
+def judge_all(
+    piece: Piece, found: Found, none: Sequence[float], deviation: float, count: int, rate: float
+) -> dict[str, Any]:
     """What a row has beside that at full length."""
     by_peer: dict[str, list[float]] = {}
     for child, value in found.items():
-        if child.method in families():
+        if child.method in piece.peers:
             by_peer.setdefault(f"{child.method} at {child.rate:g}", []).append(value)
     best = max(by_peer, key=lambda peer: statistics.fmean(by_peer[peer]))
-    first, again = ([found[child] for child in policies(count, rate, seed)] for seed in (0, 1))
+    first, again = ([found[child] for child in piece.policies(count, rate, seed)] for seed in (0, 1))
     return {
-        "peers": {peer: perplexities(of) for peer, of in by_peer.items()},
+        "peers": {peer: piece.scores(of) for peer, of in by_peer.items()},
         "best_peer": best,
         "gain_in_deviations": gain(by_peer, none) / deviation,
         "two_seeds": bootstrap(spearman, first, again)._asdict(),
-        "rates": [judge_rate(other, count, found, statistics.fmean(none), deviation) for other in SEARCH_RATES],
+        "rates": [judge_rate(piece, other, count, found, statistics.fmean(none), deviation) for other in SEARCH_RATES],
     }
 
 
-def judge_rate(rate: float, count: int, found: Found, none: float, deviation: float) -> dict[str, Any]:
+def judge_rate(piece: Piece, rate: float, count: int, found: Found, none: float, deviation: float) -> dict[str, Any]:
     """One row of the table of rates."""
-    children = policies(count, rate, 0)
+    children = piece.policies(count, rate, 0)
     here = [found[child] for child in children]
     return {
         "rate": rate,
-        "random": perplexities(here),
+        "random": piece.scores(here),
         "deviation_of_seeds": float(np.std(here, ddof=1)) / deviation,
         "better_than_none": sum(value > none for value in here) / count,
-        "with_sites_used": bootstrap(spearman, here, [sites_used(child.tokens) for child in children])._asdict(),
+        "with_sites_used": bootstrap(
+            spearman, here, [sites_used(piece.space, child.tokens) for child in children]
+        )._asdict(),
     }
 
 
 def judge_longer(piece: Piece, name: str, steps: int, rate: float, longer: Found) -> dict[str, Any]:
-    peers = {f"{child.method} at {child.rate:g}": child for child in longer if child.method in families()}
+    peers = {f"{child.method} at {child.rate:g}": child for child in longer if child.method in piece.peers}
     return {
         "training": name,
         "steps": piece.training(name, steps).steps,
         "seconds": piece.seconds(name, steps),
         "rate": rate,
-        "none": perplexities(of_method("none", longer)),
-        "random": perplexities(of_method("random", longer)),
-        "peers": {peer: perplexities([longer[child]])[0] for peer, child in peers.items()},
+        "none": piece.scores(of_method("none", longer)),
+        "random": piece.scores(of_method("random", longer)),
+        "peers": {peer: piece.scores([longer[child]])[0] for peer, child in peers.items()},
     }
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
+def show(rows: Sequence[dict[str, Any]], unit: str) -> None:
     """Both tables."""
-    columns = ("none, perplexity", "best classical", "gain/deviation", "with the longer", "two seeds")
+    columns = (f"none, {unit}", "best classical", "gain/deviation", "with the longer", "two seeds")
     table = Table(columns, 34, 24)
     for row in rows:
         shown: tuple[str | None, ...] = (averaged(row["none"]), None, None, interval(row["longer"]), None)
@@ -151,7 +161,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         table.row(f"{row['training']}, {row['steps']:,} steps", dict(zip(columns, shown, strict=True)))
         print(f"    {row['seconds']:.2f} s a child; best: {row.get('best_peer', 'not asked')}")
     print()
-    columns = ("random, perplexity", "deviation", "better than none", "with sites used")
+    columns = (f"random, {unit}", "deviation", "better than none", "with sites used")
     table = Table(columns, 34, 24)
     for row in rows:
         for of in row.get("rates", ()):
@@ -164,10 +174,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             table.row(f"{row['steps']:,} steps at {of['rate']:g}", dict(zip(columns, shown, strict=True)))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "proxy", argv)
-    piece = Piece(args, "proxy")
-    count, rate = random_policies(piece), args.rate
+def study(piece: Piece, args: argparse.Namespace, count: int) -> None:
+    """As far as `--parts` go; the tables are printed and written once all that they need is there."""
+    rate = args.rate
     lengths = [*(round(share * args.steps) for share in args.lengths), args.steps]
     final = (args.longer_training, args.longer_steps)
     found, others, longer = {}, {}, {}
@@ -182,13 +191,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = [judge_length(piece, args.training, steps, of, longer) for steps, of in found.items()]
     if others:
         none = of_method("none", found[args.steps])
-        rows[-1] |= judge_all(found[args.steps] | others, none, rows[-1]["deviation"], count, rate)
-    show(rows)
+        rows[-1] |= judge_all(piece, found[args.steps] | others, none, rows[-1]["deviation"], count, rate)
+    show(rows, piece.unit)
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
-    what = "candidates for the search's training on Penn Treebank; intervals are 95% bootstrap intervals over policies"
+    what = (
+        f"candidates for the search's training on {piece.subject}; intervals are 95% bootstrap intervals over policies"
+    )
     record = piece.record(what) | {"rate": rate, "rows": rows}
     record["longer"] = judge_longer(piece, *final, args.longer_rate, longer)
     write(record, args.out.with_stem(f"{args.out.stem}-{args.training}-{args.steps}-{rate:g}-for-{args.longer_steps}"))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "proxy", argv)
+    piece = ptb_study.Piece(args, "proxy")
+    study(piece, args, random_policies(piece))
 
 
 if __name__ == "__main__":

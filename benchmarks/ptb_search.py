@@ -18,23 +18,24 @@ from typing import Any
 
 import numpy as np
 
+import ptb_study
 from autodropout.controller import make_proposer
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import trial_seed
+from autodropout.spaces import Space
 from autodropout.tables import Entry
 from autodropout.tables.statistics import best_so_far
-from pieces import Child, minutes, reward, rewards_of
-from ptb_study import MINIBATCH, Piece, perplexities, perplexity, study_options
-from ptb_trainings import SPACE
+from pieces import Child, Piece, minutes, reward, rewards_of
+from ptb_study import MINIBATCH, study_options
 from recording import Table, decimals, write
 
 
 class Search:
     """One method: its proposer, as far as the journal has it."""
 
-    def __init__(self, method: str, seed: int, rate: float) -> None:
+    def __init__(self, method: str, space: Space, seed: int, rate: float) -> None:
         self.method, self.seed, self.rate = method, seed, rate
-        self.proposer: Proposer = make_proposer(method, SPACE, seed)
+        self.proposer: Proposer = make_proposer(method, space, seed)
         self.entries: list[Entry] = []
 
     def next(self, count: int) -> list[Child]:
@@ -84,30 +85,30 @@ def reached(entries: Sequence[Entry], target: float) -> tuple[int, float] | None
     return None
 
 
-def quartiles(rewards: Sequence[float]) -> list[list[float | None]]:
-    """Perplexities of each round: a quarter of its policies is below the first, half below the second."""
+def quartiles(piece: Piece, rewards: Sequence[float]) -> list[list[float | None]]:
+    """Scores of each round: a quarter of its policies is below the first, half below the second."""
     rounds = [rewards[first : first + MINIBATCH] for first in range(0, len(rewards), MINIBATCH)]
     cuts = (np.quantile(of, (0.75, 0.5, 0.25)).tolist() for of in rounds)
-    return [[_rounded(value) for value in perplexities(of)] for of in cuts]
+    return [[_rounded(value) for value in piece.scores(of)] for of in cuts]
 
 
-def summary(search: Search, target: float) -> dict[str, Any]:
+def summary(piece: Piece, search: Search, target: float) -> dict[str, Any]:
     """One row: how a method did, and how soon it was as good as the target."""
     rewards = rewards_of(search.entries)
-    last = [perplexity(value) for value in rewards[-64:] if value]
+    last = [piece.shown(value) for value in rewards[-64:] if value]
     band = best_so_far(rewards, block=MINIBATCH)
     return {
         "method": search.method,
         "trials": len(rewards),
-        "best": perplexities([max(rewards)])[0],
+        "best": piece.scores([max(rewards)])[0],
         "last": float(np.mean(last)) if last else None,
         "diverged": sum(entry.trial.value is None for entry in search.entries),
         "minutes": minutes(search.entries),
         "reached": reached(search.entries, target),
-        "rounds": {"policies": MINIBATCH, "quartiles": quartiles(rewards)},
-        # A band's low end is of rewards: of perplexities it is the high one.
+        "rounds": {"policies": MINIBATCH, "quartiles": quartiles(piece, rewards)},
+        # A band's low end is of rewards: of what is shown it is the high one.
         "curve": {
-            name: [_rounded(value) for value in perplexities(of.tolist())]
+            name: [_rounded(value) for value in piece.scores(of.tolist())]
             for name, of in zip(("best", "high", "low"), band, strict=True)
         },
     }
@@ -117,12 +118,11 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "search", argv)
-    piece = Piece(args, "search")
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    """To its end, then the table."""
     piece.together = MINIBATCH * len(args.methods)
     phase = f"search {args.seed}"
-    searches = [Search(method, args.seed, args.rate) for method in args.methods]
+    searches = [Search(method, piece.space, args.seed, args.rate) for method in args.methods]
     resume(searches, searched(piece, args))
     while behind := [search for search in searches if len(search.entries) < args.trials]:
         least = min(len(search.entries) for search in behind)
@@ -132,17 +132,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         for place, search in enumerate(now):
             search.learn(found[place * MINIBATCH : (place + 1) * MINIBATCH])
     target = max(rewards_of(searches[0].entries))
-    columns = ("best, perplexity", "mean of last 64", "diverged", "minutes", f"as good as {searches[0].method}")
+    columns = (f"best, {piece.unit}", "mean of last 64", "diverged", "minutes", f"as good as {searches[0].method}")
     table, rows = Table(columns, 20, 24), []
     for search in searches:
-        row = summary(search, target)
+        row = summary(piece, search, target)
         rows.append(row)
         took = "never" if row["reached"] is None else "{} trials, {:.1f} min".format(*row["reached"])
         shown = (decimals(row["best"]), decimals(row["last"]), row["diverged"], f"{row['minutes']:.1f}", took)
         table.row(search.method, dict(zip(columns, shown, strict=True)))
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
-    what = f"searches on Penn Treebank: {args.training}, {args.steps} steps, rate {args.rate}, seed {args.seed}"
+    what = f"searches on {piece.subject}: {args.training}, {args.steps} steps, rate {args.rate}, seed {args.seed}"
     write(piece.record(what) | {"rows": rows}, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "search", argv)
+    study(ptb_study.Piece(args, "search"), args)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from autodropout.search.records import Curve
 from autodropout.spaces import Policy
 from autodropout.training.language import REWARD, LanguageTraining
 from pieces import Child
-from ptb_trainings import NONE, SPACE, TRAININGS, families
+from ptb_trainings import SPACE, TRAININGS, families
 from recording import averaged, options
 
 SMOKE_STEPS = 250  # a smoke test trains for so many times fewer
@@ -55,32 +55,16 @@ METHODS = ("random", "controller-paper", "controller")
 PARTS = ("compared", "rates", "longer")
 
 
-def nothing(seeds: int) -> list[Child]:
-    return [Child("none", 0, NONE, 0.0, seed) for seed in range(seeds)]
-
-
-def baselines(seeds: int, rates: Sequence[float]) -> list[Child]:
-    return [
-        Child(name, 0, tokens, rate, seed)
-        for name, tokens in families().items()
-        for rate in rates
-        for seed in range(seeds)
-    ]
-
-
 def random_policies(piece: "Piece") -> int:
     """How many are compared, so that jobs of 48 are full."""
     return 4 if piece.smoke else 34
 
 
-def policies(count: int, rate: float, seed: int) -> list[Child]:
-    return [Child("random", number, SPACE.encode(SPACE.sample(number)), rate, seed) for number in range(count)]
-
-
 class Piece(pieces.Piece):
     """Of language models."""
 
-    space, study = SPACE, "ptb"
+    study, subject, unit = "ptb", "Penn Treebank", "perplexity"
+    space, peers = SPACE, families()
 
     def training(self, name: str, steps: int) -> LanguageTraining:
         training = TRAININGS[name](steps)
@@ -92,6 +76,9 @@ class Piece(pieces.Piece):
 
     def regularizer(self, child: Child) -> Policy:
         return SPACE.decode(child.tokens)
+
+    def shown(self, reward: float) -> float:
+        return perplexity(reward)
 
     def prepare(self, training: LanguageTraining, job: Sequence[Child]) -> bool:
         return training.prepare_many(self.together, self.run)

@@ -17,6 +17,7 @@ from autodropout.training import Cosine, ImageTraining, Pictures, RmsProp, Run, 
 from autodropout.training.graphed import Lane
 from autodropout.training.image_crowd import Crowd
 from autodropout.training.images import Learner
+from autodropout.training.run import Regularizer
 from two_samples import LIMIT, student_t
 
 pytestmark = MARKS
@@ -31,10 +32,10 @@ CALM = 3
 """First steps before the order of sums in cuDNN, which no seed fixes, is seen in the losses of an eager child."""
 
 
-def alone(training: ImageTraining, policy: ad.Policy, seed: int, run: Run = GPU) -> Tensor:
+def alone(training: ImageTraining, regularizer: Regularizer, seed: int, run: Run = GPU, rate: float = RATE) -> Tensor:
     """The losses of a lone child's first steps, eagerly."""
     with ExitStack() as closing:
-        learner = Learner(training, training.load(), policy, RATE, seed, run, closing)
+        learner = Learner(training, training.load(), regularizer, rate, seed, run, closing)
         return torch.stack([learner.step(step)["train_loss"].detach() for step in range(STEPS)]).cpu()
 
 
@@ -96,6 +97,21 @@ def test_replays_are_the_eager_steps(training: ImageTraining) -> None:
         noise = (first - second).abs().max().item()
         assert (slot.losses() - first).abs().max().item() <= max(20 * noise, 2e-3)
         assert slot.losses()[0].item() == pytest.approx(first[0].item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("run", [GPU, FAST], ids=["eager", "compiled"])
+def test_baselines_beside_policies_are_the_eager_steps(run: Run) -> None:
+    """Each at its own rate, also at one that it was not captured at; and at rate 0 they do nothing."""
+    regularizers = [ad.baseline("dropout"), POLICIES[0], ad.baseline("dropblock", block=3), ad.baseline("dropout")]
+    rates = [0.3, 0.4, 0.1, 0.0]
+    crowd = Crowd(TRAINING, run)
+    crowd.begin(regularizers, 0.9, [7, 8, 9, 10])
+    crowd.advance(STEPS)
+    crowd.begin(regularizers, rates, SEEDS)
+    crowd.advance(STEPS)
+    for slot, regularizer, rate, seed in zip(crowd.active, regularizers, rates, SEEDS, strict=True):
+        assert alike(slot.losses(), alone(TRAINING, regularizer, seed, replace(run, compile=False), rate), run)
+    assert alike(crowd.active[3].losses(), alone(TRAINING, None, SEEDS[3], replace(run, compile=False)), run)
 
 
 def test_scores_of_eight_seeds_are_those_of_children_alone() -> None:

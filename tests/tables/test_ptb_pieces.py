@@ -16,7 +16,6 @@ import autodropout as ad
 import pieces
 import ptb_descent
 import ptb_finalists
-import ptb_proxy
 import ptb_search
 import ptb_study
 import ptb_trainings
@@ -147,9 +146,10 @@ def test_learning_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert (half.lr, half.lr_after_cosine, half.lr_constant, half.warmup) == pytest.approx((5e-4, 5e-5, 2.5e-5, 200))
 
 
-def test_who_has_learned() -> None:
+def test_who_has_learned(tmp_path: Path) -> None:
     """Whoever is below half of what frequencies give; one that diverged is not, nor one that only counts words."""
-    children = [*ptb_proxy.nothing(2), *ptb_proxy.baselines(1, [0.1])[:1], *ptb_proxy.policies(3, 0.1, 0)]
+    some = piece(tmp_path)
+    children = [*some.nothing(2), *some.baselines(1, [0.1])[:1], *some.policies(3, 0.1, 0)]
     row = ptb_descent.judge(children, [200.0, 690.0, 150.0, None, 340.0, 345.0], 684.0)
     assert row == {
         "learned": 3,

@@ -53,6 +53,17 @@ def test_the_slots_of_a_baseline_are_kept_and_serve_other_rates() -> None:
     assert list(module._warm.values()) == [crowd]
 
 
+def test_a_crowd_of_images_is_made_ready_before_it_is_trained() -> None:
+    assert TRAINING.prepare_many([DROPOUT, POLICY, None], CPU)
+    (crowd,) = module._warm.values()
+    slots = {kind: len(there) for kind, there in crowd.slots.items()}
+    assert slots == {DROPOUT: 1, None: 2}
+    assert not TRAINING.prepare_many([POLICY, DROPOUT], CPU), "it serves fewer"
+    (reward, _), _ = scores(TRAINING, [POLICY, DROPOUT], [0.3, 0.3])
+    assert {kind: len(there) for kind, there in crowd.slots.items()} == slots
+    assert reward == TRAINING.fit(POLICY, 0.3, 4, CPU).reward, "nothing is left of what made it ready"
+
+
 def test_a_child_that_its_report_ends_has_no_test_score() -> None:
     def ends(step: int, value: float) -> None:
         raise ad.Stopped

@@ -71,6 +71,23 @@ def fit_many(
         raise
 
 
+def prepare_many(training: "ImageTraining", regularizers: Sequence[Regularizer], run: Run) -> bool:
+    """See `ImageTraining.prepare_many`."""
+    dropping = any(regularizer is not None for regularizer in regularizers)
+    try:
+        return warm_crowd(training, run, dropping=dropping).make_room(regularizers)
+    except TooLarge:
+        return False
+    except BaseException:
+        _warm.clear()
+        raise
+
+
+def _kind(regularizer: Regularizer) -> Baseline | None:
+    """Which slots can be its place."""
+    return regularizer if isinstance(regularizer, Baseline) else None
+
+
 def _alone(
     training: "ImageTraining", run: Run, reports: Sequence[Report] | None, test_reports: Sequence[Report] | None,
     number: int, regularizer: Regularizer, rate: float, seed: int,
@@ -115,22 +132,26 @@ class Crowd:
 
     def begin(self, regularizers: Sequence[Regularizer], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the slots; more slots are made where there are too few."""
-        kinds = [one if isinstance(one, Baseline) else None for one in regularizers]
+        self.make_room(regularizers)
+        free = {kind: iter(slots) for kind, slots in self.slots.items()}
+        self.active = [next(free[_kind(one)]) for one in regularizers]
+        self.step = 0
+        rates = rates_of(rate, len(regularizers))
+        for slot, regularizer, own_rate, seed in zip(self.active, regularizers, rates, seeds, strict=True):
+            slot.begin(regularizer, own_rate, seed)
+
+    def make_room(self, regularizers: Sequence[Regularizer]) -> bool:
+        """Make, compile and capture the slots that children under these need; False where they are all there."""
         new: list[Slot] = []
         with self.run.settings(), torch.random.fork_rng(devices=()):
-            for kind, count in Counter(kinds).items():
+            for kind, count in Counter(map(_kind, regularizers)).items():
                 there = self.slots.setdefault(kind, [])
                 more = [Slot(self.training, self.run, self._shared, kind) for _ in range(len(there), count)]
                 there += more
                 new += more
             for slot in new:  # after all of them are made: attaching makes the compiler start afresh
                 slot.prepare()
-        free = {kind: iter(slots) for kind, slots in self.slots.items()}
-        self.active = [next(free[kind]) for kind in kinds]
-        self.step = 0
-        rates = rates_of(rate, len(kinds))
-        for slot, regularizer, own_rate, seed in zip(self.active, regularizers, rates, seeds, strict=True):
-            slot.begin(regularizer, own_rate, seed)
+        return bool(new)
 
     def advance(self, steps: int) -> None:
         """So many steps of every active child. Returns before they are done."""

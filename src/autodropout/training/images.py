@@ -221,6 +221,16 @@ class ImageTraining:
 
         return fit_many(self, regularizers, rate, seeds, run, reports, test_reports)
 
+    def prepare_many(self, regularizers: Sequence[Regularizer], run: Run = Run()) -> bool:  # noqa: B008 (frozen)
+        """Compile and capture for such a crowd now, so that `fit_many` does nothing but train.
+
+        Returns:
+            Whether there was anything to do: what was made for a crowd of this training before is kept as it is.
+        """
+        from autodropout.training.image_crowd import prepare_many
+
+        return prepare_many(self, regularizers, run)
+
     def smoke(self) -> Self:
         """The same training with everything small: a narrow model, a few images, a few steps."""
         few = self.pictures.smoke()
