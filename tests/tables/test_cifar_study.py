@@ -1,0 +1,101 @@
+"""The scripts of the CIFAR-10 study, with a training that takes no time."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cifar_candidates
+import cifar_proxy
+import cifar_search
+import cifar_study
+from autodropout.layers import Baseline
+from autodropout.spaces import ConvPolicy
+from autodropout.tables import Journal
+from autodropout.training.run import Run
+
+jobs: list[list[object]] = []
+"""Of every job what its children were trained under."""
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Dropout at a low rate is worth most, then policies that leave the last group alone."""
+
+    steps: int
+    evaluate_every: int = 1
+
+    def smoke(self) -> "Fake":
+        return self
+
+    def prepare_many(self, regularizers: Sequence[object], run: Run) -> bool:
+        return not jobs
+
+    def score(self, regularizer: Baseline | ConvPolicy, rate: float, seed: int) -> float:
+        noise = 0.001 * float(np.random.default_rng([seed, round(100 * rate)]).standard_normal())
+        if isinstance(regularizer, Baseline):
+            return 0.7 + (0.05 if regularizer.name == "dropout" else 0.01) * (rate <= 0.1) + noise
+        used = [not group.pattern.is_none for group in regularizer.groups]
+        return 0.7 + 0.02 * (used[0] - used[-1]) * (rate > 0) + noise
+
+    def fit_many(
+        self,
+        regularizers: Sequence[Baseline | ConvPolicy],
+        rates: Sequence[float],
+        seeds: Sequence[int],
+        run: Run,
+        reports: Sequence[Callable[[int, float], None]],
+        test_reports: None,
+    ) -> list[float]:
+        jobs.append(list(regularizers))
+        scores = [self.score(*child) for child in zip(regularizers, rates, seeds, strict=True)]
+        for report, score in zip(reports, scores, strict=True):
+            report(1, 0.99 * score)
+            report(self.steps, score)
+        return scores
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = dict.fromkeys(cifar_study.TRAININGS, Fake)
+    for script in (cifar_study, cifar_candidates):
+        monkeypatch.setattr(script, "TRAININGS", fakes)
+    jobs.clear()
+
+
+def test_candidates_are_judged_by_their_errors(tmp_path: Path) -> None:
+    cifar_candidates.main(["--folder", str(tmp_path), "--candidates", "wrn-16-2, as they are:50"])
+    (row,) = json.loads((tmp_path / "candidates.json").read_text())["rows"]
+    assert (row["training"], row["steps"]) == ("wrn-16-2, as they are", 50)
+    assert row["none"] == pytest.approx([30.0] * 4, abs=0.5)
+    assert row["best_peer"] == "dropout at 0.1"
+    assert row["peers"]["dropout at 0.1"] == pytest.approx(25.0, abs=0.5)
+    (job,) = jobs
+    assert [type(one).__name__ for one in job] == ["ConvPolicy"] * 4 + ["Baseline"] * 7 + ["ConvPolicy"] * 5
+    assert all(group.pattern.is_none for one in job[:4] for group in one.groups)
+
+
+def test_a_candidate_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="like wrn-16-1:6000, got 'wrn-9:50'"):
+        cifar_candidates.main(["--folder", str(tmp_path), "--candidates", "wrn-9:50"])
+
+
+def test_a_proxy_and_a_search_with_it(tmp_path: Path) -> None:
+    common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
+    cifar_proxy.main(common)
+    found = json.loads((tmp_path / "proxy-wrn-28-2-30-0.1-for-120.json").read_text())
+    assert [row["steps"] for row in found["rows"]] == [10, 15, 30]
+    whole = found["rows"][-1]
+    assert whole["best_peer"] in ("dropout at 0.05", "dropout at 0.1")
+    assert whole["gain_in_deviations"] > 20
+    assert whole["longer"]["estimate"] > 0.9
+    assert {len(job) for job in jobs[:-1]} <= {16, 12, 8, 4}, "jobs are no larger than a crowd"
+    cifar_search.main([*common, "--trials", "64"])
+    rows = json.loads((tmp_path / "search-0.json").read_text())["rows"]
+    assert [(row["method"], row["trials"]) for row in rows] == [("random", 64), ("controller", 64)]
+    trials = [entry.trial for entry in Journal(tmp_path / "search.jsonl").entries]
+    best = max(trial.value for trial in trials if trial.method == "random")
+    assert rows[0]["best"] == pytest.approx(100 * (1 - best))
