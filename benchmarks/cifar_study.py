@@ -21,7 +21,6 @@ import torch
 
 import pieces
 from autodropout.layers import baseline
-from autodropout.search.records import Curve
 from autodropout.training import Cosine, ImageTraining, Pictures, Sgd
 from autodropout.training.run import Regularizer
 from pieces import Child
@@ -94,10 +93,6 @@ class Piece(pieces.Piece):
 
     def prepare(self, training: ImageTraining, job: Sequence[Child]) -> bool:
         return training.prepare_many([self.regularizer(child) for child in job], self.run)
-
-    def tested(self, curve: Curve, test_curve: Curve) -> float:
-        """In the end."""
-        return test_curve[-1][1]
 
 
 def study_options(description: str | None, name: str, argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from autodropout.search.records import Curve
+from autodropout.recipes.recipe import CrowdTraining
 from autodropout.spaces import Space
 from autodropout.tables import Entry, Journal, TableTrial
-from autodropout.training.run import Regularizer, Report, Run, identity
+from autodropout.training.run import Regularizer, Run, identity
 from recording import facts
 
 PAUSED = 3  # the exit code of a piece that has left something to do
@@ -35,24 +35,6 @@ class Child(NamedTuple):
     seed: int
     log_prob: float | None = None
     version: int = 0
-
-
-class CrowdTraining(Protocol):
-    """What trains several children at once."""
-
-    @property
-    def steps(self) -> int: ...
-
-    def fit_many(
-        self,
-        regularizers: Sequence[Any],
-        rate: Sequence[float],
-        seeds: Sequence[int],
-        run: Run,
-        reports: Sequence[Report],
-        test_reports: Sequence[Report] | None,
-        /,
-    ) -> list[float]: ...
 
 
 class Piece(ABC):
@@ -115,10 +97,6 @@ class Piece(ABC):
     @abstractmethod
     def prepare(self, training: CrowdTraining, job: Sequence[Child]) -> bool:
         """Compile for full jobs like this one, even where it is not; False where that was done before."""
-
-    @abstractmethod
-    def tested(self, curve: Curve, test_curve: Curve) -> float:
-        """The test score of a child, by its reports on both parts."""
 
     def scores(self, rewards: Sequence[float]) -> list[float | None]:
         """As JSON has them: None for a child that diverged."""
@@ -225,7 +203,8 @@ class Piece(ABC):
                 log_prob=child.log_prob,
                 version=child.version,
             )
-            found.append(Entry(trial, self.tested(trial.curve, tuple(test_curve)) if test and not diverged else None))
+            tested = dict(test_curve)[training.result_step(curve)] if test and not diverged else None
+            found.append(Entry(trial, tested))
         return found
 
 

@@ -40,7 +40,6 @@ import torch
 
 import pieces
 from autodropout.controller import PROPOSERS
-from autodropout.search.records import Curve
 from autodropout.spaces import Policy
 from autodropout.training.language import REWARD, LanguageTraining
 from pieces import Child
@@ -82,11 +81,6 @@ class Piece(pieces.Piece):
 
     def prepare(self, training: LanguageTraining, job: Sequence[Child]) -> bool:
         return training.prepare_many(self.together, self.run)
-
-    def tested(self, curve: Curve, test_curve: Curve) -> float:
-        """That of the weights which read the validation text best; the first, where several are equal."""
-        best = max(range(len(curve)), key=lambda place: curve[place][1])
-        return test_curve[best][1]
 
 
 def perplexity(reward: float) -> float:

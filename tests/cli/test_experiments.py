@@ -55,6 +55,12 @@ def test_a_gpu_that_is_not_there() -> None:
     assert "finds no GPU here" in refused("train", "tiny", "--device", "cuda:1")
 
 
+def test_what_cannot_be_trained_at_once_is_trained_one_by_one() -> None:
+    said = ok("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.25,0.5", "--together", "2")
+    assert "rate 0.25" in said
+    assert "rate 0.5" in said
+
+
 def test_tune_rate_trains_with_each_rate() -> None:
     rows = json.loads(ok("tune-rate", "tiny", "--policy", "policy.json", "--json"))["rows"]
     assert [row["rate"] for row in rows] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]

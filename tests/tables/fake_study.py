@@ -56,6 +56,9 @@ class Fake:
         longest = 0.02 * (self.steps == LONGEST)
         return 0.7 + 0.1 * worth + longest + 0.002 * float(np.random.default_rng([seed, sum(used)]).standard_normal())
 
+    def result_step(self, curve: Sequence[tuple[int, float]]) -> int:
+        return max(curve, key=lambda reading: reading[1])[0]
+
     def fit_many(
         self,
         policies: Sequence[Policy],

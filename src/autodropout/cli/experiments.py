@@ -32,6 +32,7 @@ from autodropout.cli.options import (
     Smoke,
     Tensorboard,
     Test,
+    Together,
 )
 from autodropout.cli.shell import look_for_data, print_json
 
@@ -130,6 +131,7 @@ def tune_rate(
     device: Device = None,
     bfloat16: Bfloat16 = False,
     compiled: Compile = None,
+    together: Together = 1,
     as_json: AsJson = False,
 ) -> None:
     """Find the final rate of a policy.
@@ -139,6 +141,7 @@ def tune_rate(
     \b
     Example:
       autodropout tune-rate cifar10 --policy policy.json --rates 0.2,0.4,0.6
+      autodropout tune-rate ptb-small --policy policy.json --seeds 4 --together 28 --bfloat16
     """
     from autodropout.recipes import after
     from autodropout.spaces import load
@@ -147,7 +150,7 @@ def tune_rate(
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
     place = _Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
-    _table(training, variants, range(seeds), place, as_json)
+    _table(training, variants, range(seeds), place, as_json, together)
 
 
 def ablate(
@@ -162,6 +165,7 @@ def ablate(
     device: Device = None,
     bfloat16: Bfloat16 = False,
     compiled: Compile = None,
+    together: Together = 1,
     as_json: AsJson = False,
 ) -> None:
     """See where a policy's worth lies.
@@ -179,7 +183,7 @@ def ablate(
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.ablations(load(policy), found.rate if rate is None else rate)
     place = _Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
-    _table(training, variants, range(seeds), place, as_json)
+    _table(training, variants, range(seeds), place, as_json, together)
 
 
 def transfer(
@@ -194,6 +198,7 @@ def transfer(
     device: Device = None,
     bfloat16: Bfloat16 = False,
     compiled: Compile = None,
+    together: Together = 1,
     test: Test = False,
     as_json: AsJson = False,
 ) -> None:
@@ -216,7 +221,7 @@ def transfer(
     place.out.mkdir(parents=True, exist_ok=True)
     moved.save(place.out / "policy.json")
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
-    _table(training, variants, range(seeds), place, as_json)
+    _table(training, variants, range(seeds), place, as_json, together)
 
 
 def compiles_unasked(training: "Training", device: "torch.device") -> bool:
@@ -269,7 +274,12 @@ def _numbers(text: str) -> list[float]:
 
 
 def _table(
-    training: "Training", variants: "Sequence[Variant]", seeds: Sequence[int], place: _Place, as_json: bool
+    training: "Training",
+    variants: "Sequence[Variant]",
+    seeds: Sequence[int],
+    place: _Place,
+    as_json: bool,
+    together: int = 1,
 ) -> None:
     """Train, telling each result as it comes; then the table, or JSON."""
     from autodropout.recipes.after import check_fit
@@ -287,7 +297,7 @@ def _table(
         typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
 
     first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
-    rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None)
+    rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
     if not first:
         return
     if as_json:
@@ -296,4 +306,4 @@ def _table(
         print_json({"rows": [one | other for one, other in zip(keys, scores, strict=True)], "folder": str(place.out)})
         return
     typer.echo(table(rows))
-    typer.echo(f"checkpoints, logs and scores: {place.out}")
+    typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")

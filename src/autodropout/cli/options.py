@@ -157,5 +157,14 @@ Compile = Annotated[
         "--compile/--no-compile", help="Compile with torch.compile; long trainings of ConvNets on a GPU do unasked."
     ),
 ]
+Together = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Train so many at once on one GPU, where the training can. They leave scores only: no weights, and no "
+        "checkpoint to go on from.",
+    ),
+]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]
 Test = Annotated[bool, typer.Option("--test", help="Judge on the test set too. Do so once, when all is chosen.")]

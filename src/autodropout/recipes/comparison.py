@@ -4,19 +4,21 @@
     print(table(rows))
 
 Each training has a folder of its own, with its checkpoints and, at its end, its scores: what was interrupted goes on,
-what is finished is read. Seeds are paired: every variant is trained with the same ones, so a difference between two
-variants is the mean over seeds of their differences, and its interval is Student's.
+what is finished is read. With `together=16` so many are trained at once on one GPU. Seeds are paired: every variant is
+trained with the same ones, so a difference between two variants is the mean over seeds of their differences, and its
+interval is Student's.
 """
 
 import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autodropout.recipes.recipe import Training
+from autodropout.recipes.at_once import fit_at_once
+from autodropout.recipes.recipe import CrowdTraining, Training
 from autodropout.spaces.atomic import write_atomically
 from autodropout.training.distributed import ranks, world
 from autodropout.training.run import Regularizer, Run, Scores, identity
@@ -48,6 +50,15 @@ class Row:
     was_finished: bool = field(default=False, compare=False)  # before: its scores were read, not trained for
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One training, and its folder."""
+
+    variant: Variant
+    seed: int
+    folder: Path
+
+
 def compare(
     training: Training,
     variants: Sequence[Variant],
@@ -55,38 +66,104 @@ def compare(
     folder: Path,
     run: Run | None = None,
     watch: Callable[[Row], None] = lambda row: None,
+    together: int = 1,
 ) -> list[Row]:
-    """Train each variant with each seed, seeds outermost: cut short, all variants have almost equally many."""
+    """Train each variant with each seed, seeds outermost: cut short, all variants have almost equally many.
+
+    Args:
+        training: what is trained.
+        variants: under different names; differences will be from the first.
+        seeds: of each variant.
+        folder: where each training has a folder.
+        run: where and how.
+        watch: called with each row as it comes.
+        together: how many to train at once on one device, where the training can (`fit_many`). Those leave their
+            scores and nothing else: no weights and no checkpoint, so a crowd that was cut short begins anew.
+
+    Raises:
+        FloatingPointError: one has diverged; those that were trained with it have left their scores.
+    """
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise ValueError(f"two variants have one name: {', '.join(names)}")
+    if together < 1:
+        raise ValueError(f"at least 1 is trained at once, got together={together}")
     run = run or Run()
-    rows = []
+    jobs = [
+        _Job(variant, seed, folder / _folder_name(training, variant) / f"seed-{seed}")
+        for seed in seeds
+        for variant in variants
+    ]
+    rows: dict[_Job, Row] = {}
+
+    def keep(job: _Job, row: Row) -> None:
+        rows[job] = row
+        watch(row)
+
     with ranks(run.where):  # under torchrun one group serves all trainings: a second one would not come about
-        for seed in seeds:
-            for variant in variants:
-                rows.append(_once(training, variant, seed, folder, run))
-                watch(rows[-1])
-    return rows
+        for job in jobs:
+            if (row := _finished(job, run)) is not None:
+                keep(job, row)
+        left = [job for job in jobs if job not in rows]
+        for crowd in _crowds(training, left, together):
+            if len(crowd) == 1:
+                keep(crowd[0], _alone(training, crowd[0], run))
+                continue
+            for job, row in _at_once(training, crowd, run):
+                keep(job, row)
+    return [rows[job] for job in jobs]
 
 
-def _once(training: Training, variant: Variant, seed: int, folder: Path, run: Run) -> Row:
-    """One training; its scores are read, if it is finished already."""
-    where = folder / _folder_name(training, variant) / f"seed-{seed}"
-    finished = where / "scores.json"
-    if finished.exists():
-        try:
-            found = json.loads(finished.read_text())
-            scores = Scores(found["reward"], found["metrics"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{finished} is damaged: remove it to have the training judged again") from None
-        if not run.test or any(name.startswith("test") for name in scores.metrics):
-            return Row(variant, seed, scores, was_finished=True)
-    scores = training.fit(variant.regularizer, variant.rate, seed, replace(run, folder=where))
+def _crowds(training: Training, jobs: Sequence[_Job], together: int) -> list[list[_Job]]:
+    """Jobs that are trained at once; alone those that cannot be."""
+    possible = together > 1 and getattr(training, "crowds", False)
+    many = [job for job in jobs if possible and training.crowded(job.variant.regularizer)]  # type: ignore[attr-defined]
+    crowds = [many[first : first + together] for first in range(0, len(many), together)]
+    return crowds + [[job] for job in jobs if job not in many]
+
+
+def _finished(job: _Job, run: Run) -> Row | None:
+    """What an earlier call has found; None where there is nothing, or not all that `run` asks for."""
+    scores = job.folder / "scores.json"
+    if not scores.exists():
+        return None
+    try:
+        data = json.loads(scores.read_text())
+        found = Scores(data["reward"], data["metrics"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{scores} is damaged: remove it to have the training judged again") from None
+    if run.test and not any(name.startswith("test") for name in found.metrics):
+        return None
+    return Row(job.variant, job.seed, found, was_finished=True)
+
+
+def _alone(training: Training, job: _Job, run: Run) -> Row:
+    scores = training.fit(job.variant.regularizer, job.variant.rate, job.seed, replace(run, folder=job.folder))
+    return _scored(job, scores)
+
+
+def _at_once(training: Training, jobs: Sequence[_Job], run: Run) -> Iterator[tuple[_Job, Row]]:
+    """One crowd."""
+    crowd: CrowdTraining = training  # type: ignore[assignment]  # `_crowds` has asked
+    rates, seeds = [job.variant.rate for job in jobs], [job.seed for job in jobs]
+    found = fit_at_once(crowd, [job.variant.regularizer for job in jobs], rates, seeds, run)
+    for job, scores in zip(jobs, found, strict=True):
+        if scores is not None:
+            yield job, _scored(job, scores)
+    diverged = [job for job, scores in zip(jobs, found, strict=True) if scores is None]
+    if diverged:
+        names = "; ".join(f"{job.variant.name}, seed {job.seed}" for job in diverged)
+        raise FloatingPointError(f"the loss was not finite: {names}")
+
+
+def _scored(job: _Job, scores: Scores) -> Row:
+    """Scores are on the disk when this returns."""
     if world().writes:
-        content = {"variant": variant.name, "rate": variant.rate, "seed": seed, "reward": scores.reward}
-        write_atomically(finished, json.dumps(content | {"metrics": dict(scores.metrics)}, indent=1).encode())
-    return Row(variant, seed, scores)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        content = {"variant": job.variant.name, "rate": job.variant.rate, "seed": job.seed, "reward": scores.reward}
+        content |= {"metrics": dict(scores.metrics)}
+        write_atomically(job.folder / "scores.json", json.dumps(content, indent=1).encode())
+    return Row(job.variant, job.seed, scores)
 
 
 def _folder_name(training: Training, variant: Variant) -> str:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
 from autodropout.search.jobs import Report
 from autodropout.spaces import Policy, Space
-from autodropout.training.run import Regularizer, Run, Scores
+from autodropout.training.run import Curve, Regularizer, Run, Scores
 from autodropout.training.threads import threads
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -40,16 +40,32 @@ class CrowdTraining(Training, Protocol):
         """Whether it does; what has no such attribute does not."""
         ...
 
+    @property
+    def steps(self) -> int: ...
+
+    def crowded(self, regularizer: Regularizer) -> bool:
+        """Whether `fit_many` can train under it."""
+        ...
+
     def fit_many(
         self,
-        policies: Sequence[Policy | None],
-        rate: float,
+        regularizers: Sequence[Any],
+        rate: float | Sequence[float],
         seeds: Sequence[int],
         run: Run,
         reports: Sequence[Report] | None,
+        test_reports: Sequence[Report] | None = None,
         /,
     ) -> list[float]:
         """Their rewards; nan for one that diverged or was ended by its report."""
+        ...
+
+    def result_step(self, curve: Curve) -> int:
+        """Of which step the weights are the result, by what was reported of all."""
+        ...
+
+    def metrics(self, part: str, reward: float) -> dict[str, float]:
+        """What `fit` says of a reward on a part of the data."""
         ...
 
 

@@ -37,7 +37,7 @@ from autodropout.training.judging import accuracies
 from autodropout.training.loop import Loop, Stateful
 from autodropout.training.noise import Noise
 from autodropout.training.pictures import RESIZING, Pictures
-from autodropout.training.run import Regularizer, Report, Run, Scores, identity
+from autodropout.training.run import Curve, Regularizer, Report, Run, Scores, identity
 from autodropout.training.weights import export
 
 WEIGHTS = "model.safetensors"  # what was judged, in the run's folder
@@ -106,6 +106,18 @@ class ImageTraining:
     def crowds(self) -> bool:
         """Whether `fit_many` can do it."""
         return self.fixres is None
+
+    def crowded(self, regularizer: Regularizer) -> bool:
+        """Whether `fit_many` can train under it: under anything, where there are images to judge by."""
+        return self.crowds and self.pictures.validation > 0
+
+    def result_step(self, curve: Curve) -> int:
+        """Of which step the weights are the result, by (step, reward) pairs that were reported: the last."""
+        return curve[-1][0]
+
+    def metrics(self, part: str, reward: float) -> dict[str, float]:
+        """What `fit` says of a reward, or of what would be one on the test part."""
+        return {f"{part}_accuracy": reward}
 
     @property
     def resizes(self) -> bool:

@@ -35,6 +35,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from autodropout.attach import attach, space
 from autodropout.data import Corpus, ptb, wikitext2
+from autodropout.layers import Baseline
 from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
 from autodropout.spaces import Policy, Space, TransformerPolicy
 from autodropout.training.clipped_adam import ClippedAdam
@@ -43,7 +44,7 @@ from autodropout.training.fusing import fuse_attention
 from autodropout.training.language_loss import Objective, log_loss, perplexity
 from autodropout.training.loop import Loop, Stateful
 from autodropout.training.noise import Noise
-from autodropout.training.run import Regularizer, Report, Run, Scores, identity
+from autodropout.training.run import Curve, Regularizer, Report, Run, Scores, identity
 from autodropout.training.schedules import Schedule, cosine_then_constant, first_step_after
 from autodropout.training.streams import Pages, Streams
 from autodropout.training.weights import Average, Best, export
@@ -190,6 +191,18 @@ class LanguageTraining:
     def crowds(self) -> bool:
         """Whether `fit_many` can do it."""
         return True
+
+    def crowded(self, regularizer: Regularizer) -> bool:
+        """Whether `fit_many` can train under it: policies are tokens, which children of one crowd may differ in."""
+        return not isinstance(regularizer, Baseline)
+
+    def result_step(self, curve: Curve) -> int:
+        """Of which step the weights are the result, by (step, reward) pairs that were reported: the first best."""
+        return max(curve, key=lambda reading: reading[1])[0]
+
+    def metrics(self, part: str, reward: float) -> dict[str, float]:
+        """What `fit` says of a reward, or of what would be one on the test part."""
+        return {f"{part}_perplexity": REWARD / reward}
 
     def fit_many(
         self,

@@ -7,7 +7,7 @@ device, what to show. Nothing of a `Run` changes what is computed, apart from ro
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from autodropout.training.distributed import local_rank, parallel, world
 Regularizer = Policy | Baseline | None
 Report = Callable[[int, float], None]
 """`report(step, value)`, of a search; may raise to end the training."""
+Curve = Sequence[tuple[int, float]]
+"""What was reported, as (step, value) pairs."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
