@@ -13,7 +13,7 @@ from ptb_candidates import candidate, compare
 from recording import write
 
 CANDIDATES = (
-    *("wrn-16-2, as they are:2500", "wrn-28-2, as they are:2500", "wrn-16-4, as they are:2500"),
+    *("wrn-16-1, as they are:2500", "wrn-16-2, as they are:2500", "wrn-28-2, as they are:2500"),
     *("wrn-16-2:9000", "wrn-28-2:9000"),
 )
 CLASSICAL = (

@@ -61,7 +61,7 @@ def of(model: str, augmentation: str) -> Callable[[int], ImageTraining]:
 
 TRAININGS = {
     f"{model}{'' if augmentation == 'standard' else ', as they are'}": of(model, augmentation)
-    for model in ("wrn-16-1", "wrn-16-2", "wrn-28-2", "wrn-16-4")
+    for model in ("wrn-16-1", "wrn-16-2", "wrn-28-2")
     for augmentation in ("standard", "none")
 }
 SPACE = TRAININGS["wrn-28-2"](1).space()  # that of all of them, whose maps have the same sizes

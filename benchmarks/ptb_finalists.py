@@ -12,19 +12,21 @@ The difference between a policy's reward in the search and its mean over new see
 10 owes its place to the new seeds, too; the mean over all 10, by which methods are compared here, does not.
 """
 
+import argparse
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ptb_study
+from autodropout.spaces import Space
 from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import exchanges
 from autodropout.tables.surrogate import active
-from pieces import Child, reward, rewards_of
+from pieces import Child, Piece, reward, rewards_of
 from ptb_search import searched
-from ptb_study import Piece, perplexities, spread, study_options
-from ptb_trainings import NONE, SPACE, Tokens, families
-from recording import Table, write
+from ptb_study import study_options
+from recording import Table, averaged, write
 
 FIRST_SEED = 1_000_000  # of those that no search uses
 PHASE, LONGER_PHASE = "finalists {}", "finalists {}, longer"  # of the search with that seed
@@ -36,11 +38,11 @@ Lucky = dict[tuple[str, int], TableTrial]
 """By the same, what a search saw of its best policies."""
 
 
-def distinct(entries: Sequence[Entry], count: int) -> list[Entry]:
+def distinct(space: Space, entries: Sequence[Entry], count: int) -> list[Entry]:
     """The best entries, of which no two do the same: tokens without effect do not make another policy."""
-    found: dict[Tokens, Entry] = {}
+    found: dict[tuple[int, ...], Entry] = {}
     for entry in sorted(entries, key=lambda entry: -(reward(entry.trial))):
-        works = active(SPACE, [entry.trial.tokens])[0]
+        works = active(space, [entry.trial.tokens])[0]
         effect = tuple(token if works[place] else -1 for place, token in enumerate(entry.trial.tokens))
         found.setdefault(effect, entry)
     return list(found.values())[:count]
@@ -53,14 +55,16 @@ def peers(piece: Piece, training: str, steps: int, seeds: range) -> list[Child]:
         for entry in piece.entries("proxy")
         if entry.trial.training == training and entry.trial.steps == piece.training(training, steps).steps
     ]
-    children = [Child("none", 0, NONE, 0.0, seed) for seed in seeds]
-    for name, tokens in families().items():
+    children = [piece.nothing(1)[0]._replace(seed=seed) for seed in seeds]
+    for name, tokens in piece.peers.items():
         by_rate: dict[float, list[float]] = {}
         for entry in seen:
             if entry.trial.method == name:
                 by_rate.setdefault(entry.trial.rate, []).append(reward(entry.trial))
         if not by_rate:
-            raise SystemExit(f"ptb_proxy.py has not tried {name} with {training} at {steps} steps: run it first")
+            raise SystemExit(
+                f"{piece.study}_proxy.py has not tried {name} with {training} at {steps} steps: run it first"
+            )
         rate = max(by_rate, key=lambda rate: statistics.fmean(by_rate[rate]))
         children += [Child(name, 0, tokens, rate, seed) for seed in seeds]
     return children
@@ -73,9 +77,9 @@ def grouped(children: Sequence[Child], found: Sequence[Entry]) -> Groups:
     return groups
 
 
-def top(entries: Mapping[str, Sequence[Entry]], count: int) -> Lucky:
+def top(space: Space, entries: Mapping[str, Sequence[Entry]], count: int) -> Lucky:
     """Of each method its best policies in the search."""
-    best_of = {method: distinct(own, count) for method, own in entries.items()}
+    best_of = {method: distinct(space, own, count) for method, own in entries.items()}
     return {(method, entry.trial.number): entry.trial for method, own in best_of.items() for entry in own}
 
 
@@ -85,7 +89,7 @@ def best(again: Groups, lucky: Lucky, methods: Sequence[str], count: int) -> set
     return {key for method in methods for key in [key for key in ordered if key[0] == method][:count]}
 
 
-def by_method(again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[str, Any]]:
+def by_method(piece: Piece, again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[str, Any]]:
     """All finalists of a method together, against the first method's: no choice among them helps.
 
     Policies are what differs, so the means of policies are compared, not of seeds.
@@ -94,9 +98,9 @@ def by_method(again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[
     means: dict[str, list[float]] = {}
     for method in methods:
         own = [key for key in again if key in lucky and key[0] == method]
-        again_of = perplexities([statistics.fmean(again[key]) for key in own])
+        again_of = piece.scores([statistics.fmean(again[key]) for key in own])
         means[method] = [value for value in again_of if value is not None]
-        searched = [value for value in perplexities([reward(lucky[key]) for key in own]) if value is not None]
+        searched = [value for value in piece.scores([reward(lucky[key]) for key in own]) if value is not None]
         both = method != methods[0] and means[method] and means[methods[0]]
         rows.append(
             {
@@ -111,9 +115,8 @@ def by_method(again: Groups, lucky: Lucky, methods: Sequence[str]) -> list[dict[
     return rows
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "finalists", argv)
-    piece = Piece(args, "finalists")
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    """Both steps, then the tables."""
     many, kept, count, fewer = (2, 1, 2, 2) if args.smoke else (10, 3, 5, 3)
     seeds = range(FIRST_SEED, FIRST_SEED + count)
     others = peers(piece, args.training, args.steps, seeds)
@@ -122,9 +125,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for method, entries in found_before.items():  # the best of half a search would be another
         if len(entries) < args.trials:
             raise SystemExit(
-                f"search {args.seed} by {method} has {len(entries)} of {args.trials} trials: run ptb_search.py first"
+                f"search {args.seed} by {method} has {len(entries)} of {args.trials} trials: "
+                f"run {piece.study}_search.py first"
             )
-    lucky = top(found_before, many)
+    lucky = top(piece.space, found_before, many)
     children = [Child(m, number, t.tokens, args.rate, seed) for (m, number), t in lucky.items() for seed in seeds]
     children += others
     again = grouped(children, piece.train(PHASE.format(args.seed), args.training, args.steps, children))
@@ -142,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     table, rows = Table(columns, 36, 24), []
     for key, found in sorted(again.items(), key=lambda item: -statistics.fmean(item[1])):
         name = f"{key[0]} {key[1]}" if key in lucky else key[0]
-        seen = perplexities([reward(lucky[key])])[0] if key in lucky else None
+        seen = piece.scores([reward(lucky[key])])[0] if key in lucky else None
         rows.append(
             {
                 "policy": name,
@@ -150,14 +154,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "rate": rates[key],
                 "longer_rate": longer_rates.get(key),
                 "search": seen,
-                "again": perplexities(found),
-                "longer": perplexities(long.get(key, [])),
+                "again": piece.scores(found),
+                "longer": piece.scores(long.get(key, [])),
             }
         )
-        shown = (f"{rates[key]:g}", None if seen is None else f"{seen:.2f}", spread(found, error=True))
-        shown += (spread(long[key], error=True) if key in long else None,)
+        shown = (f"{rates[key]:g}", None if seen is None else f"{seen:.2f}", averaged(piece.scores(found), error=True))
+        shown += (averaged(piece.scores(long[key]), error=True) if key in long else None,)
         table.row(name, dict(zip(columns, shown, strict=True)))
-    together = by_method(again, lucky, methods)
+    together = by_method(piece, again, lucky, methods)
     print()
     for row in together:
         means = [value for value in row["again"] if value is not None]
@@ -167,11 +171,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = (
-        f"finalists on Penn Treebank: {args.training}, {args.steps} steps, rate {args.rate}; longer: "
+        f"finalists on {piece.subject}: {args.training}, {args.steps} steps, rate {args.rate}; longer: "
         f"{args.longer_training}, {args.longer_steps} steps"
     )
     record = piece.record(what) | {"rows": rows, "methods": together}
     write(record, args.out.with_stem(f"{args.out.stem}-{args.seed}"))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "finalists", argv)
+    study(ptb_study.Piece(args, "finalists"), args)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from autodropout.spaces import Policy
 from autodropout.training.language import REWARD, LanguageTraining
 from pieces import Child
 from ptb_trainings import SPACE, TRAININGS, families
-from recording import averaged, options
+from recording import options
 
 SMOKE_STEPS = 250  # a smoke test trains for so many times fewer
 TOGETHER, SMOKE_TOGETHER = 48, 12
@@ -90,11 +90,6 @@ def perplexity(reward: float) -> float:
 def perplexities(rewards: Sequence[float]) -> list[float | None]:
     """As JSON has them: None for a child that diverged."""
     return [perplexity(reward) if reward else None for reward in rewards]
-
-
-def spread(rewards: Sequence[float], *, error: bool = False) -> str:
-    """Of their perplexities, as tables show it."""
-    return averaged(perplexities(rewards), error=error)
 
 
 def study_options(description: str | None, name: str, argv: Sequence[str] | None = None) -> argparse.Namespace:

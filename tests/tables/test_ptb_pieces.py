@@ -134,7 +134,7 @@ def test_finalists_differ_in_what_they_do() -> None:
         )
         for number, (tokens, value) in enumerate([(child.tokens, 0.5), (same, 0.7), (other, 0.6)])
     ]
-    assert [entry.trial.number for entry in ptb_finalists.distinct(entries, 10)] == [1, 2]
+    assert [entry.trial.number for entry in ptb_finalists.distinct(ptb_trainings.SPACE, entries, 10)] == [1, 2]
 
 
 def test_learning_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
