@@ -20,10 +20,12 @@ from pathlib import Path
 import torch
 
 import pieces
+from autodropout.controller import PROPOSERS
 from autodropout.layers import baseline
 from autodropout.training import Cosine, ImageTraining, Pictures, Sgd
 from autodropout.training.run import Regularizer
 from pieces import Child
+from ptb_study import MINIBATCH
 from recording import options
 
 IMAGES, JUDGES = 4_000, 10_000
@@ -91,6 +93,10 @@ class Piece(pieces.Piece):
     def shown(self, reward: float) -> float:
         return 100 * (1 - reward)
 
+    def crowd_of(self, name: str, steps: int) -> object:
+        """A crowd of images knows its length."""
+        return name, steps
+
     def prepare(self, training: ImageTraining, job: Sequence[Child]) -> bool:
         return training.prepare_many([self.regularizer(child) for child in job], self.run)
 
@@ -113,11 +119,15 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
     parser.add_argument("--candidates", nargs="+", default=None, help="trainings and their steps: wrn-28-2:9000")
     parser.add_argument("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter ones, in --steps")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
-    parser.add_argument("--methods", nargs="+", default=["random", "controller"], help="of the search")
+    parser.add_argument(
+        "--methods", nargs="+", choices=PROPOSERS, default=["random", "controller"], help="of the search"
+    )
     parser.add_argument("--trials", type=int, default=128, help="policies for each method of the search")
     args = parser.parse_args(argv)
     if args.smoke:
-        args.trials = 32
+        args.trials = 2 * MINIBATCH
+    if args.trials % MINIBATCH:
+        parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
     args.folder = args.folder or Path("out/cifar-smoke" if args.smoke else "results/cifar")
     args.out = args.out or args.folder / f"{name}.json"
     torch.set_num_threads(1)

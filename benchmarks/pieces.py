@@ -45,7 +45,7 @@ class Piece(ABC):
     unit: str  # of what `shown` gives
     space: Space
     peers: Mapping[str, tuple[int, ...]]  # classical methods; tokens of those that are policies, else of none
-    ready: ClassVar[tuple[str, int] | None] = None  # what the process's crowd is of, and for how many children
+    ready: ClassVar[object] = None  # what the process's crowd is, as `crowd_of` says it
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         self.smoke: bool = args.smoke
@@ -66,8 +66,8 @@ class Piece(ABC):
 
     @property
     def minutes(self) -> float:
-        """Of the machine, for all of this journal: training and judging, compiling and capturing."""
-        return minutes(self.journal.entries) + sum(float(note["preparing"]) for note in self.journal.notes) / 60
+        """Of the machine, for all of this journal."""
+        return minutes_of(self.journal)
 
     def seconds(self, name: str, steps: int) -> float:
         """Of the machine for a child of this training and length, in the fastest job: others may have shared it."""
@@ -96,7 +96,11 @@ class Piece(ABC):
 
     @abstractmethod
     def prepare(self, training: CrowdTraining, job: Sequence[Child]) -> bool:
-        """Compile for full jobs like this one, even where it is not; False where that was done before."""
+        """Compile for jobs like this one; False where that was done before."""
+
+    def crowd_of(self, name: str, steps: int) -> object:
+        """Trainings of which this is the same can use one crowd: nothing is compiled in between."""
+        return name, self.together
 
     def scores(self, rewards: Sequence[float]) -> list[float | None]:
         """As JSON has them: None for a child that diverged."""
@@ -153,8 +157,8 @@ class Piece(ABC):
             machine = torch.cuda.get_device_name() if self.run.where.type == "cuda" else None
             self.journal.note(facts(f"from here on {name}", ("torch",), machine) | {"preparing": took})
             self.noted = True
-            print(f"# {name}: compiled and captured for {self.together} children in {took:.1f} s", flush=True)
-        Piece.ready = name, self.together
+            print(f"# {name}: compiled and captured in {took:.1f} s", flush=True)
+        Piece.ready = self.crowd_of(name, training.steps)
 
     def _refuse_to_start_late(self, name: str, steps: int) -> None:
         """End the piece where the next job would not, going by jobs of any journal.
@@ -168,7 +172,7 @@ class Piece(ABC):
         like = [pace for training, pace in paces if training == name]
         needed = steps * (min(like) if like else max((pace for _, pace in paces), default=0.0))
         notes = [note for journal in journals for note in journal.notes]
-        if notes and Piece.ready != (name, self.together):
+        if notes and Piece.ready != self.crowd_of(name, steps):
             needed += max(float(note["preparing"]) for note in notes)
         if time.monotonic() + needed > self.ends:
             print(f"the time of this piece is over (the next job takes about {needed:.0f} s): run it again to go on")
@@ -224,3 +228,8 @@ def rewards_of(entries: Sequence[Entry]) -> list[float]:
 def minutes(entries: Sequence[Entry]) -> float:
     """Of the machine that trained them, all together."""
     return sum(entry.trial.seconds for entry in entries) / 60
+
+
+def minutes_of(journal: Journal) -> float:
+    """Of the machine: training, judging, compiling and capturing."""
+    return minutes(journal.entries) + sum(float(note["preparing"]) for note in journal.notes) / 60

@@ -1,4 +1,4 @@
-"""The part of docs/results.md that is about Penn Treebank, and its figures, from the study's JSON files alone.
+"""The part of docs/results.md that is about Penn Treebank, and its figures, from the study's files alone.
 
     python benchmarks/ptb_report.py [--folder results/ptb] [--simulated FILE] [--translated FOLDER] [--docs docs]
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autodropout.tables import Journal
+from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
 from ptb_study import perplexity
@@ -29,21 +31,24 @@ def records(folder: Path, stage: str) -> dict[Path, Record]:
     return {path: json.loads(path.read_text()) for path in sorted(folder.glob(f"{stage}*.json"))}
 
 
-def cost(found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
-    """What all of it took. Files of one stage are of one journal: its last state is that of the most trials."""
+def cost(journals: Mapping[str, Path]) -> Iterator[str]:
+    """What all of it took so far, also of stages that have no table yet."""
     rows: list[Sequence[object]] = []
     total = 0.0
     crowded = False
-    for stage, files in found.items():
-        if not files:
+    for stage, path in journals.items():
+        if not path.exists():
             rows.append((stage, "not run yet", None, None))
             continue
-        last = max(files.values(), key=lambda record: record["trials"])
-        shared = any("beside other work" in note["what"] for note in last["trained"])
+        journal = Journal(path)
+        shared = any("beside other work" in str(note["what"]) for note in journal.notes)
+        machines = dict.fromkeys(str(note["machine"]) for note in journal.notes)
         crowded |= shared
-        total += last["minutes"]
-        most = "at most " if shared else ""
-        rows.append((stage, f"{last['trials']:,}", f"{most}{last['minutes']:.1f}", last["machine"]))
+        took = minutes_of(journal)
+        total += took
+        rows.append(
+            (stage, f"{len(journal.entries):,}", f"{'at most ' if shared else ''}{took:.1f}", ", ".join(machines))
+        )
     rows.append(("all", None, f"{'at most ' if crowded else ''}{total:.1f}", None))
     yield from markdown(("stage", "trials", "minutes", "machine"), rows)
     yield "Minutes are of the machine: training, judging, compiling and capturing."
@@ -264,12 +269,12 @@ def main() -> None:
     found = {stage: records(args.folder, stage) for stage in STAGES}
     found["multi30k"] = records(args.translated, "multi30k")
     others = ("orders", "sites", "multi30k")  # two read journals of other stages, the last is no part of the study
-    trained = {stage: files for stage, files in found.items() if stage not in others}
+    journals = {stage: args.folder / f"{stage}.jsonl" for stage in STAGES if stage not in others}
     lines = ["## Penn Treebank", ""]
     for stage, (title, told) in STAGES.items():
         lines += [f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN)]
     lines += ["### Searches replayed on the table of trials", "", *simulated(args.simulated)]
-    lines += ["### What was run, and what it cost", "", *cost(trained)]
+    lines += ["### What was run, and what it cost", "", *cost(journals)]
     args.docs.mkdir(parents=True, exist_ok=True)
     target = args.docs / "results.md"
     target.write_text(page(target.read_text() if target.exists() else "", lines))

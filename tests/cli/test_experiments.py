@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import small_study
 from autodropout.cli import app
+from autodropout.recipes import comparison
 from autodropout.spaces import ConvSpace, TransformerSpace
 
 
@@ -55,10 +56,16 @@ def test_a_gpu_that_is_not_there() -> None:
     assert "finds no GPU here" in refused("train", "tiny", "--device", "cuda:1")
 
 
-def test_what_cannot_be_trained_at_once_is_trained_one_by_one() -> None:
-    said = ok("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.25,0.5", "--together", "2")
-    assert "rate 0.25" in said
-    assert "rate 0.5" in said
+@pytest.mark.parametrize("command", ["tune-rate", "ablate", "transfer"])
+def test_how_many_are_trained_at_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for; what cannot be trained so, as here, is trained one by one."""
+    asked: list[int] = []
+    crowds = comparison._crowds
+    monkeypatch.setattr(comparison, "_crowds", lambda *given: asked.append(given[-1]) or crowds(*given))
+    alone = json.loads(ok(command, "tiny", "--policy", "policy.json", "--json", "--out", "alone"))["rows"]
+    at_once = json.loads(ok(command, "tiny", "--policy", "policy.json", "--json", "--together", "3"))["rows"]
+    assert at_once == alone
+    assert asked == [1, 3]
 
 
 def test_tune_rate_trains_with_each_rate() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import autodropout as ad
+from autodropout.attach.schedule import Shape
 from autodropout.data import Labelled, Splits
 from autodropout.training import Cosine, ImageTraining, Pictures, RmsProp, Run, Sgd
 from autodropout.training.graphed import Lane
@@ -100,18 +101,33 @@ def test_replays_are_the_eager_steps(training: ImageTraining) -> None:
 
 
 @pytest.mark.parametrize("run", [GPU, FAST], ids=["eager", "compiled"])
-def test_baselines_beside_policies_are_the_eager_steps(run: Run) -> None:
+@pytest.mark.parametrize("shape", ["constant", "linear"])
+def test_baselines_beside_policies_are_the_eager_steps(run: Run, shape: Shape) -> None:
     """Each at its own rate, also at one that it was not captured at; and at rate 0 they do nothing."""
+    training = replace(TRAINING, rates=shape)
     regularizers = [ad.baseline("dropout"), POLICIES[0], ad.baseline("dropblock", block=3), ad.baseline("dropout")]
     rates = [0.3, 0.4, 0.1, 0.0]
-    crowd = Crowd(TRAINING, run)
+    crowd = Crowd(training, run)
     crowd.begin(regularizers, 0.9, [7, 8, 9, 10])
     crowd.advance(STEPS)
     crowd.begin(regularizers, rates, SEEDS)
     crowd.advance(STEPS)
     for slot, regularizer, rate, seed in zip(crowd.active, regularizers, rates, SEEDS, strict=True):
-        assert alike(slot.losses(), alone(TRAINING, regularizer, seed, replace(run, compile=False), rate), run)
-    assert alike(crowd.active[3].losses(), alone(TRAINING, None, SEEDS[3], replace(run, compile=False)), run)
+        assert alike(slot.losses(), alone(training, regularizer, seed, replace(run, compile=False), rate), run)
+    assert alike(crowd.active[3].losses(), alone(training, None, SEEDS[3], replace(run, compile=False)), run)
+
+
+def test_test_images_are_judged_in_the_end() -> None:
+    """By graphs that are captured before the first step, of a crowd that has trained without them before."""
+    training = replace(TRAINING, steps=100)
+    training.fit_many(POLICIES[:2], RATE, [5, 6], GPU)
+    heard: dict[int, float] = {}
+    reports = [lambda step, value, child=child: heard.update({child: value}) for child in range(2)]
+    rewards = training.fit_many([POLICIES[0], None], RATE, [0, 1], GPU, None, reports)
+    for child, regularizer in enumerate((POLICIES[0], None)):
+        alone = training.fit(regularizer, RATE, child, replace(GPU, test=True))
+        assert rewards[child] == pytest.approx(alone.reward, abs=0.1)
+        assert heard[child] == pytest.approx(alone.metrics["test_accuracy"], abs=0.1)
 
 
 def test_scores_of_eight_seeds_are_those_of_children_alone() -> None:

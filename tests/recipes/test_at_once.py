@@ -9,7 +9,7 @@ import pytest
 from language_tools import small, write_text
 
 import autodropout as ad
-from autodropout.recipes.comparison import Variant, compare
+from autodropout.recipes.comparison import Row, Variant, compare
 from autodropout.training import Cosine, ImageTraining, Pictures, Run, Sgd
 from autodropout.training import image_crowd as module
 from autodropout.training.language import LanguageTraining
@@ -103,6 +103,15 @@ def test_progress_is_one_line_an_evaluation(tmp_path: Path, capsys: pytest.Captu
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
     assert [line.split(",")[0] for line in lines] == ["step 3/6", "step 6/6"]
     assert "reward 0." in lines[-1]
+
+
+def test_whoever_watches_may_fail_and_nothing_is_lost(tmp_path: Path) -> None:
+    def watch(row: Row) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        compare(IMAGES, VARIANTS, [0], tmp_path, CPU, watch, together=3)
+    assert len(list(tmp_path.glob("*/seed-0/scores.json"))) == 3
 
 
 def test_at_once_means_at_least_one(tmp_path: Path) -> None:

@@ -76,6 +76,18 @@ def test_a_child_that_its_report_ends_has_no_test_score() -> None:
     assert heard == [1]
 
 
+def test_a_test_report_that_fails_ends_its_own_child_alone() -> None:
+    def fails(step: int, value: float) -> None:
+        raise OSError("no space left")
+
+    heard: list[float] = []
+    reports = [fails, lambda step, value: heard.append(value)]
+    rewards = TRAINING.fit_many([None, None], 0.0, [1, 1], CPU, None, reports)
+    assert math.isnan(rewards[0])
+    assert rewards[1] == TRAINING.fit(None, 0.0, 1, CPU).reward
+    assert len(heard) == 1
+
+
 def test_one_after_the_other_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the images do not fit the GPU."""
     expected = scores(TRAINING, [DROPOUT, POLICY], [0.3, 0.2])

@@ -162,8 +162,8 @@ Together = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Train so many at once on one GPU, where the training can. They leave scores only: no weights, and no "
-        "checkpoint to go on from.",
+        help="Train so many at once on one GPU, compiled, where the training can. They leave scores only: no weights, "
+        "and no checkpoint to go on from.",
     ),
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")]

@@ -94,32 +94,33 @@ def compare(
         for seed in seeds
         for variant in variants
     ]
-    rows: dict[_Job, Row] = {}
+    rows: dict[tuple[str, int], Row] = {}
 
-    def keep(job: _Job, row: Row) -> None:
-        rows[job] = row
+    def keep(row: Row) -> None:
+        rows[row.variant.name, row.seed] = row
         watch(row)
 
     with ranks(run.where):  # under torchrun one group serves all trainings: a second one would not come about
-        for job in jobs:
-            if (row := _finished(job, run)) is not None:
-                keep(job, row)
-        left = [job for job in jobs if job not in rows]
+        for row in (_finished(job, run) for job in jobs):
+            if row is not None:
+                keep(row)
+        left = [job for job in jobs if (job.variant.name, job.seed) not in rows]
         for crowd in _crowds(training, left, together):
-            if len(crowd) == 1:
-                keep(crowd[0], _alone(training, crowd[0], run))
-                continue
-            for job, row in _at_once(training, crowd, run):
-                keep(job, row)
-    return [rows[job] for job in jobs]
+            for row in _at_once(training, crowd, run) if len(crowd) > 1 else [_alone(training, crowd[0], run)]:
+                keep(row)
+    return [rows[job.variant.name, job.seed] for job in jobs]
 
 
 def _crowds(training: Training, jobs: Sequence[_Job], together: int) -> list[list[_Job]]:
     """Jobs that are trained at once; alone those that cannot be."""
     possible = together > 1 and getattr(training, "crowds", False)
-    many = [job for job in jobs if possible and training.crowded(job.variant.regularizer)]  # type: ignore[attr-defined]
+    many: list[_Job] = []
+    alone: list[_Job] = []
+    for job in jobs:
+        crowded = possible and training.crowded(job.variant.regularizer)  # type: ignore[attr-defined]
+        (many if crowded else alone).append(job)
     crowds = [many[first : first + together] for first in range(0, len(many), together)]
-    return crowds + [[job] for job in jobs if job not in many]
+    return crowds + [[job] for job in alone]
 
 
 def _finished(job: _Job, run: Run) -> Row | None:
@@ -142,15 +143,15 @@ def _alone(training: Training, job: _Job, run: Run) -> Row:
     return _scored(job, scores)
 
 
-def _at_once(training: Training, jobs: Sequence[_Job], run: Run) -> Iterator[tuple[_Job, Row]]:
+def _at_once(training: Training, jobs: Sequence[_Job], run: Run) -> Iterator[Row]:
     """One crowd."""
     crowd: CrowdTraining = training  # type: ignore[assignment]  # `_crowds` has asked
     rates, seeds = [job.variant.rate for job in jobs], [job.seed for job in jobs]
     found = fit_at_once(crowd, [job.variant.regularizer for job in jobs], rates, seeds, run)
-    for job, scores in zip(jobs, found, strict=True):
-        if scores is not None:
-            yield job, _scored(job, scores)
-    diverged = [job for job, scores in zip(jobs, found, strict=True) if scores is None]
+    # All of them are kept before anybody is told of one.
+    rows = [None if scores is None else _scored(job, scores) for job, scores in zip(jobs, found, strict=True)]
+    yield from (row for row in rows if row is not None)
+    diverged = [job for job, row in zip(jobs, rows, strict=True) if row is None]
     if diverged:
         names = "; ".join(f"{job.variant.name}, seed {job.seed}" for job in diverged)
         raise FloatingPointError(f"the loss was not finite: {names}")

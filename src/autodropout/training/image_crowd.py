@@ -15,7 +15,7 @@
    and schedules follow from its seed. On the CPU the numbers are the same to the bit.
 3. Slots stay in the process for the next job of the same training. Its policies are tokens copied onto the device, its
    weights and rates are set in place: nothing is compiled or captured again. Only the last training is kept. A baseline
-   is code and not tokens, so it has slots of its own.
+   is code and not tokens, so it has slots of its own, which stay as well: the memory is that of all kinds of a process.
 4. A child that diverges, or whose report ends it, is no longer replayed.
 
 A slot takes the memory of one training: what `fit` would take, less the images. How many fit a GPU, and how many are
@@ -35,8 +35,7 @@ import torch
 
 from autodropout.layers import Baseline
 from autodropout.training.children import check_crowd, goes_on, log, rates_of
-from autodropout.training.feed import resident
-from autodropout.training.image_slot import LEAD, Slot, TooLarge, shared_by
+from autodropout.training.image_slot import LEAD, Slot, TooLarge, held, shared_by
 from autodropout.training.run import Regularizer, Report, Run
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def fit_many(
         return []
     try:
         crowd = warm_crowd(training, run, dropping=any(regularizer is not None for regularizer in regularizers))
+        if test_reports is not None:
+            crowd.hold("test")
     except TooLarge as error:
         log.warning("%s: they are trained one after the other", error)
         run = replace(run, compile=False, test=test_reports is not None)  # it would be compiled anew for each
@@ -102,9 +103,8 @@ def _alone(
         scores = training.fit(regularizer, rate, seed, replace(run, report=report))
     except (Ended, FloatingPointError):
         return math.nan
-    if test_reports is not None:
-        test_reports[number](training.steps, scores.metrics["test_accuracy"])
-    return scores.reward
+    told = test_reports is None or goes_on(test_reports, number, training.steps, scores.metrics["test_accuracy"])
+    return scores.reward if told else math.nan
 
 
 class Ended(Exception):
@@ -168,10 +168,13 @@ class Crowd:
         for slot in itertools.chain(*self.slots.values()):
             slot.lane.wait()
 
+    def hold(self, part: str) -> None:
+        """Have the images of a part on the device, before anybody is trained who will be judged by them."""
+        if part not in self._shared.held_out:
+            self._shared.held_out[part] = held(getattr(self.training.load(), part), self.training, self.run.where)
+
     def judge(self, part: str = "validation") -> list[float]:
         """The accuracy of every active child; nan where its loss or a logit was not finite."""
-        if part not in self._shared.held_out:
-            self._shared.held_out[part] = resident(getattr(self.training.load(), part), self.run.where)
         for slot in self.active:
             slot.judge(part)
         return [slot.judgement(part) for slot in self.active]  # the only wait for the device
@@ -186,6 +189,10 @@ class Crowd:
     ) -> list[float]:
         """Train children from beginning to end: their rewards, nan for those that did not get there."""
         self.begin(regularizers, rate, seeds)
+        if test_reports is not None:
+            self.hold("test")
+            for slot in self.active:
+                slot.prepare_judging("test")
         number = {id(slot): index for index, slot in enumerate(self.active)}
         rewards = [math.nan] * len(regularizers)
         every = self.training.evaluate_every or self.training.steps
@@ -200,7 +207,9 @@ class Crowd:
                         rewards[child] = reward
             if test_reports is not None and self.active:
                 for slot, accuracy in zip(self.active, self.judge("test"), strict=True):
-                    test_reports[number[id(slot)]](self.step, accuracy)
+                    child = number[id(slot)]
+                    if not math.isfinite(accuracy) or not goes_on(test_reports, child, self.step, accuracy):
+                        rewards[child] = math.nan
         return rewards
 
 

@@ -65,8 +65,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         raise ValueError("only supervised trainings train several networks at once")
     if not len(splits.validation):
         raise ValueError("there are no validation images to judge children by")
-    if not fits(splits.train.images, where) or not fits(splits.validation.images, where):
-        raise TooLarge(f"the images of {training.pictures.name} do not fit the GPU, which children share them on")
+    train, validation = (held(getattr(splits, part), training, where) for part in ("train", "validation"))
     steps = max(training.steps, WARM_UPS)  # so many rows are read before the first training
     factor = training.schedule.factors(training.steps)
     rates = [training.optimizer.lr * factor(step) for step in range(steps)]
@@ -78,8 +77,8 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     view = training.pictures.view(training.augmentation, training.resolution).to(where)
     space = training.space() if dropping else None
     return Shared(
-        train=resident(splits.train, where),
-        held_out={"validation": resident(splits.validation, where)},
+        train=train,
+        held_out={"validation": validation},
         view=torch.compile(view) if aside and run.compile else view,
         aside=aside,
         look=training.look(training.resolution).to(where),
@@ -90,6 +89,13 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         learning_rates=torch.tensor(rates, device=where),
         average_shares=torch.tensor(shares, device=where),
     )
+
+
+def held(images: Labelled, training: "ImageTraining", where: torch.device) -> Labelled:
+    """Images on the device, for all children of a training."""
+    if not fits(images.images, where):
+        raise TooLarge(f"the images of {training.pictures.name} do not fit the GPU, which children share them on")
+    return resident(images, where)
 
 
 class Slot:
@@ -135,7 +141,7 @@ class Slot:
     def prepare(self) -> None:
         """Compile and capture; leaves rubbish in every tensor."""
         self.replay_step = self.lane.capture(self._train)
-        self._replay_judging = {"validation": self.lane.capture(partial(self._judge, "validation"))}
+        self.prepare_judging("validation")
 
     @torch.no_grad()
     def begin(self, regularizer: Regularizer, rate: float, seed: int) -> None:
@@ -180,10 +186,13 @@ class Slot:
         with self.lane.active():
             return self._losses[: int(self._step)].to("cpu", copy=True)
 
+    def prepare_judging(self, part: str) -> None:
+        """Capture that, too; the weights stay as they are."""
+        if part not in self._replay_judging:
+            self._replay_judging[part] = self.lane.capture(partial(self._judge, part))
+
     def judge(self, part: str) -> None:
         """Start to judge the child as it is now, by its averaged weights where there are some."""
-        if part not in self._replay_judging:  # the test images, which hardly any child is shown
-            self._replay_judging[part] = self.lane.capture(partial(self._judge, part))
         with self.lane.active(), nullcontext() if self._average is None else self._average.applied():
             self._judged.zero_()
             self._counts.zero_()

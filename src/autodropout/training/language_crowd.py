@@ -223,8 +223,7 @@ class Crowd:
             judged = step
             if test_reports is not None:
                 tested = self.rewards(averaged=averaged, text="test")
-                for child in sorted(running):
-                    test_reports[child](step, tested[child])
+                running = {child for child in sorted(running) if goes_on(test_reports, child, step, tested[child])}
             for child in sorted(running):
                 best[child] = max(best[child], rewards[child])
                 numbers = (rewards[child], *means[child])
