@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ptb_study
-from autodropout.spaces import Space
+from autodropout.spaces import Space, canonical
 from autodropout.tables import Entry, TableTrial
 from autodropout.tables.statistics import exchanges
-from autodropout.tables.surrogate import active
 from pieces import Child, Piece, reward, rewards_of
 from ptb_search import searched
 from ptb_study import study_options
@@ -42,9 +41,7 @@ def distinct(space: Space, entries: Sequence[Entry], count: int) -> list[Entry]:
     """The best entries, of which no two do the same: tokens without effect do not make another policy."""
     found: dict[tuple[int, ...], Entry] = {}
     for entry in sorted(entries, key=lambda entry: -(reward(entry.trial))):
-        works = active(space, [entry.trial.tokens])[0]
-        effect = tuple(token if works[place] else -1 for place, token in enumerate(entry.trial.tokens))
-        found.setdefault(effect, entry)
+        found.setdefault(canonical(space, entry.trial.tokens), entry)
     return list(found.values())[:count]
 
 

@@ -30,7 +30,15 @@ from autodropout.search.protocols import Proposer
 from autodropout.search.reading import Reader
 from autodropout.search.records import StudyInfo, Trial
 from autodropout.search.writing import Writer
-from autodropout.spaces import ConvSpace, Policy, Provenance, Space, TransformerSpace, software_versions
+from autodropout.spaces import (
+    ConvSpace,
+    Policy,
+    Provenance,
+    Space,
+    TransformerSpace,
+    canonical,
+    software_versions,
+)
 
 log = logging.getLogger("autodropout")
 
@@ -240,6 +248,21 @@ class StudyTrial:
         return f"StudyTrial({self.number}, {self.record.state.name}, value={self.value})"
 
 
+def distinct(study: Reader, count: int) -> list[Trial]:
+    """The best trials of a study, one for each policy that does something else."""
+    if count < 1:
+        raise ValueError(f"at least one trial must be asked for, got {count}")
+    wanted = count
+    while True:
+        trials = study.top(wanted)
+        found: dict[tuple[int, ...], Trial] = {}
+        for trial in trials:
+            found.setdefault(canonical(study.info.space, trial.tokens), trial)
+        if len(found) >= count or len(trials) < wanted:
+            return list(found.values())[:count]
+        wanted *= 2
+
+
 class Study:
     """A study in a ledger, to be read; also while somebody drives it."""
 
@@ -268,6 +291,13 @@ class Study:
         if found is None:
             raise ValueError(f"study {self.name!r} has no scored trial yet")
         return StudyTrial(found, self.info)
+
+    def top(self, count: int) -> list[StudyTrial]:
+        """The trials with the highest scores, of which no two have policies that do the same.
+
+        A score is of one seed, and the best of many are partly luck: train these again, with other seeds.
+        """
+        return [StudyTrial(trial, self.info) for trial in distinct(self._reader, count)]
 
     @property
     def trials(self) -> list[StudyTrial]:

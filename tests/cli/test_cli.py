@@ -39,7 +39,7 @@ def test_every_command_helps() -> None:
         helped = ok(command, "--help")
         assert f"Usage: autodropout {command}" in helped
         for example in re.findall(rf"^ +(?:\S+ )?autodropout {command} (.*)$", helped, re.M):
-            for option in re.findall(r"--[a-z-]+", example):
+            for option in re.findall(r"--[a-z0-9-]+", example):
                 assert re.search(rf"^  {option}\b", helped, re.M), f"{command}: there is no {option}"
     assert run().exit_code == 2
     assert ok("--version") == f"autodropout {ad.__version__}\n"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autodropout import recipes
-from autodropout.cli.experiments import _Place, compiles_unasked
+from autodropout.cli.training import Place, compiles_unasked
 
 GPU = torch.device("cuda", 0)
 
@@ -30,5 +30,5 @@ def test_what_would_not_pay_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("asked", "compiled"), [(True, True), (False, False), (None, False)])
 def test_whoever_asks_gets_it(asked: bool | None, compiled: bool, tmp_path: Path) -> None:
-    place = _Place(tmp_path, None, "cpu", False, asked)
+    place = Place(tmp_path, None, "cpu", False, asked)
     assert place.run(recipes.get("digits").final).compile == compiled

@@ -1,12 +1,13 @@
-"""The commands: `autodropout search digits`, then `resume`, `status`, `best`, `show`, `report`, `compare`, `export`;
-around a search `recipes`, `data`, `policies`, `train`, `tune-rate`, `ablate`, `transfer`.
+"""The commands: `autodropout search digits`, then `resume`, `status`, `best`, `confirm`, `show`, `report`, `compare`,
+`export`; around a search `recipes`, `data`, `policies`, `train`, `tune-rate`, `ablate`, `transfer`.
 
 A STUDY on the command line is a name in `--storage`, or a ledger's URL with the name after a `#`; without a name it is
 the ledger's only study. Results go to stdout, progress and errors to stderr. Exit codes: 0, 1 for a failure, 2 for a
 command that cannot be understood, 130 after Ctrl-C.
 
 - `searching`: the two commands that run a study; `plan`: what they keep of it; `reading`: those that read one
-- `listing`: the recipes; `experiments`: what is trained without a search; `data`: datasets
+- `confirming`: the best of a study once more; `experiments`: what is trained without a search; `training`: how both do
+- `listing`: the recipes; `data`: datasets
 - `options`: the arguments they share; `studies`: how a study is found; `shell`: how errors end a command
 
 What takes time to import is imported by the commands that need it: `--help` and the shell's completion of commands and
@@ -19,7 +20,7 @@ from typing import Annotated
 import typer
 
 import autodropout
-from autodropout.cli import data, experiments, listing, reading, searching
+from autodropout.cli import confirming, data, experiments, listing, reading, searching
 from autodropout.cli.shell import Commands
 
 HELP = """Search for shapes of dropout, look at what was found, train with it.
@@ -67,6 +68,7 @@ def main(
 for command in (
     searching.search,
     searching.resume,
+    confirming.confirm,
     reading.status,
     reading.best,
     reading.show,

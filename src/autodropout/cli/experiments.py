@@ -4,13 +4,8 @@
 seeds and print a table. Each training has a folder of its own: interrupted, the same command goes on where it was.
 """
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from autodropout.cli.options import (
     AsJson,
@@ -34,49 +29,13 @@ from autodropout.cli.options import (
     Test,
     Together,
 )
-from autodropout.cli.shell import look_for_data, print_json
+from autodropout.cli.training import Place, train_and_tell
 
 if TYPE_CHECKING:
-    import torch
-
     from autodropout.recipes import Recipe
-    from autodropout.recipes.comparison import Row, Variant
+    from autodropout.recipes.comparison import Variant
     from autodropout.recipes.recipe import Training
-    from autodropout.training.run import Regularizer, Run
-
-
-COMPILED_FROM = 10_000  # steps: compiling takes minutes, which the milliseconds that it saves of each must make up for
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where and how the trainings of one command run."""
-
-    out: Path
-    data: Path | None
-    device: str | None
-    bfloat16: bool
-    compile: bool | None  # None: where it pays
-    tensorboard: bool = False
-    test: bool = False
-
-    def run(self, training: "Training") -> "Run":
-        import torch
-
-        from autodropout.training.run import Run
-
-        if self.device is not None and self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f"--device {self.device}: torch {torch.__version__} finds no GPU here")
-        look_for_data(self.data)
-        run = Run(
-            folder=self.out,
-            device=self.device,
-            precision="bfloat16" if self.bfloat16 else "float32",
-            tensorboard=self.tensorboard,
-            test=self.test,
-            show=True,
-        )
-        return replace(run, compile=compiles_unasked(training, run.where) if self.compile is None else self.compile)
+    from autodropout.training.run import Regularizer
 
 
 def train(
@@ -114,9 +73,9 @@ def train(
     training = found.proxy if proxy else found.final
     if method is not None:
         training, what = _with_method(found, method), f"{what}-{method}"
-    place = _Place(out or Path("out") / recipe / f"train-{what}", data, device, bfloat16, compiled, tensorboard, test)
+    place = Place(out or Path("out") / recipe / f"train-{what}", data, device, bfloat16, compiled, tensorboard, test)
     at = 0.0 if chosen is None else (found.rate if rate is None else rate)
-    _table(training, [_variant(what, chosen, at)], [seed], place, as_json)
+    train_and_tell(training, [_variant(what, chosen, at)], [seed], place, as_json)
 
 
 def tune_rate(
@@ -149,8 +108,8 @@ def tune_rate(
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
-    place = _Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
-    _table(training, variants, range(seeds), place, as_json, together)
+    place = Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
+    train_and_tell(training, variants, range(seeds), place, as_json, together)
 
 
 def ablate(
@@ -182,8 +141,8 @@ def ablate(
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.ablations(load(policy), found.rate if rate is None else rate)
-    place = _Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
-    _table(training, variants, range(seeds), place, as_json, together)
+    place = Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
+    train_and_tell(training, variants, range(seeds), place, as_json, together)
 
 
 def transfer(
@@ -217,20 +176,11 @@ def transfer(
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.final
     moved = after.transferred(load(policy), training.space())
-    place = _Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
+    place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     place.out.mkdir(parents=True, exist_ok=True)
     moved.save(place.out / "policy.json")
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
-    _table(training, variants, range(seeds), place, as_json, together)
-
-
-def compiles_unasked(training: "Training", device: "torch.device") -> bool:
-    """Whether compiling pays: what it saves of each step of a ConvNet on a GPU must make up for the time it takes."""
-    from autodropout.training.images import ImageTraining
-
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as torchrun sets it
-    on_gpu = device.type == "cuda"
-    return alone and on_gpu and isinstance(training, ImageTraining) and training.steps >= COMPILED_FROM
+    train_and_tell(training, variants, range(seeds), place, as_json, together)
 
 
 def _recipe(name: str, smoke: bool) -> "Recipe":
@@ -271,39 +221,3 @@ def _numbers(text: str) -> list[float]:
     if not all(0.0 <= rate <= 1.0 for rate in found) or len(set(found)) < len(found):
         raise ValueError(f"--rates must lie in [0, 1], each there once, got {text!r}")
     return found
-
-
-def _table(
-    training: "Training",
-    variants: "Sequence[Variant]",
-    seeds: Sequence[int],
-    place: _Place,
-    as_json: bool,
-    together: int = 1,
-) -> None:
-    """Train, telling each result as it comes; then the table, or JSON."""
-    from autodropout.recipes.after import check_fit
-    from autodropout.recipes.comparison import compare, table
-
-    run = place.run(training)
-    if any(variant.regularizer is not None for variant in variants):
-        space = training.space()
-        for variant in variants:
-            check_fit(variant.regularizer, space)
-
-    def tell(row: "Row") -> None:
-        metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
-        before = " (finished before)" if row.was_finished else ""
-        typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
-
-    first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
-    rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
-    if not first:
-        return
-    if as_json:
-        keys = [{"variant": row.variant.name, "rate": row.variant.rate, "seed": row.seed} for row in rows]
-        scores = [{"reward": row.scores.reward, "metrics": dict(row.scores.metrics)} for row in rows]
-        print_json({"rows": [one | other for one, other in zip(keys, scores, strict=True)], "folder": str(place.out)})
-        return
-    typer.echo(table(rows))
-    typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")

@@ -59,8 +59,8 @@ def best(
 ) -> None:
     """Print the policy with the best score.
 
-    As a file that `ad.load` takes; with --json, together with its trial and score. One score is partly luck: train the
-    policy again, with other seeds, before you rely on it.
+    As a file that `ad.load` takes; with --json, together with its trial and score. One score is partly luck: `confirm`
+    trains the best again, with other seeds.
 
     \b
     Examples:

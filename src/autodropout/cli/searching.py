@@ -207,6 +207,8 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
         typer.echo(f"study {name!r} in {facts['storage']}: {said}")
         for what, path in files.items():
             typer.echo(f"  {what:<7} {path}")
+        if best is not None:
+            typer.echo(f"partly luck, as the best of many is; with new seeds: {_command('confirm', name, storage)}")
     if begun is not None and begun.scored >= plan.trials:
         typer.echo("nothing was left to do; to extend the study, give it more --trials", err=True)
     if facts["scored"] < plan.trials:  # only Ctrl-C ends a search before
@@ -235,7 +237,6 @@ def _telling_how_to_go_on(name: str, storage: str) -> Iterator[None]:
 def _how_to_go_on(name: str, storage: str) -> str:
     from autodropout.cli.studies import existing
     from autodropout.search.errors import LedgerError
-    from autodropout.search.url import parse_url
 
     try:
         begun = existing(name, storage) is not None
@@ -243,8 +244,15 @@ def _how_to_go_on(name: str, storage: str) -> str:
         begun = True  # it cannot be read at the moment, which is why we are here
     if not begun:
         return "nothing was begun"
+    return f"to go on: {_command('resume', name, storage)}"
+
+
+def _command(what: str, name: str, storage: str) -> str:
+    """A command for this study, without a password."""
+    from autodropout.search.url import parse_url
+
     where = "" if storage == STORAGE else f" --storage {shlex.quote(str(parse_url(storage)))}"
-    return f"to go on: autodropout resume {shlex.quote(name)}{where}"
+    return f"autodropout {what} {shlex.quote(name)}{where}"
 
 
 def _leave(found: "Opened", out: Path, rate: float) -> dict[str, str]:

@@ -26,7 +26,7 @@ from autodropout.spaces.policy import (
     TransformerPolicy,
     software_versions,
 )
-from autodropout.spaces.space import ConvSpace, Space, TransformerSpace, space_from_dict
+from autodropout.spaces.space import ConvSpace, Space, TransformerSpace, canonical, space_from_dict
 
 __all__ = [
     "CONV_TOKENS",
@@ -45,6 +45,7 @@ __all__ = [
     "Token",
     "TransformerPolicy",
     "TransformerSpace",
+    "canonical",
     "load",
     "parse",
     "software_versions",

@@ -173,6 +173,20 @@ def space_from_dict(data: Mapping[str, Any]) -> ConvSpace | TransformerSpace:
             raise ValueError(f"kind: {show(other)} is not one of 'convnet', 'transformer'")
 
 
+def canonical(space: Space, indices: Sequence[int]) -> tuple[int, ...]:
+    """The token string with zeros for tokens without effect: two that do the same become one.
+
+    A place whose size is 0 has no pattern, whatever its other tokens say.
+    """
+    places = [token.name.rpartition(".")[0] for token in space.tokens]
+    empty = {
+        place
+        for place, token, index in zip(places, space.tokens, indices, strict=True)
+        if token.name.endswith(".size") and token.values[index] == 0
+    }
+    return tuple(0 if place in empty else index for place, index in zip(places, indices, strict=True))
+
+
 def _qualified(places: Sequence[str], tokens: tuple[Token, ...]) -> tuple[Token, ...]:
     return tuple(Token(f"{place}.{token.name}", token.values) for place in places for token in tokens)
 

@@ -1,0 +1,113 @@
+"""`confirm`: the best policies of a study once more, with seeds that the search did not use."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autodropout.cli.options import (
+    STORAGE,
+    AsJson,
+    Bfloat16,
+    Compile,
+    DataFolder,
+    Device,
+    Rate,
+    RunFolder,
+    Seeds,
+    StorageUrl,
+    StudyName,
+    Together,
+)
+from autodropout.cli.shell import print_json
+from autodropout.cli.training import Place, as_data, train_all
+
+if TYPE_CHECKING:
+    from autodropout.recipes.comparison import Summary
+    from autodropout.study import StudyTrial
+
+Top = Annotated[int, typer.Option(min=1, metavar="N", help="How many of the study's best policies.")]
+Final = Annotated[bool, typer.Option("--final", help="The full-size training, not that of the search's children.")]
+
+
+def confirm(
+    study: StudyName = None,
+    storage: StorageUrl = STORAGE,
+    top: Top = 10,
+    seeds: Seeds = 5,
+    rate: Rate = None,
+    final: Final = False,
+    out: RunFolder = None,
+    data: DataFolder = None,
+    device: Device = None,
+    bfloat16: Bfloat16 = False,
+    compiled: Compile = None,
+    together: Together = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Train the best policies of a study again, with new seeds.
+
+    The best of many scores is partly luck. Each policy is trained as in the search, beside no policy at all; the one
+    with the best mean is left in out/STUDY/confirm/policy.json.
+
+    \b
+    Examples:
+      autodropout confirm digits --top 5 --seeds 5
+      autodropout confirm ptb-small --together 48 --bfloat16
+    """
+    from autodropout import recipes
+    from autodropout.cli.plan import Plan
+    from autodropout.cli.studies import opened
+    from autodropout.recipes.comparison import Variant, summaries, table
+    from autodropout.study import StudyTrial, distinct
+
+    with opened(study, storage) as found:
+        info = found.reader.info
+        trials = {f"trial {trial.number}": StudyTrial(trial, info) for trial in distinct(found.reader, top)}
+    if not trials:
+        raise ValueError(f"study {info.name!r} has no scored trial yet")
+    plan = Plan.of_study(info)
+    recipe = recipes.get(plan.recipe)
+    training = (recipe.tuning or recipe.final) if final else recipe.proxy
+    at = recipe.rate if rate is None else rate
+    place = Place(out or Path(plan.out) / "confirm", data, device, bfloat16, compiled)
+    variants = [Variant("none", None, 0.0), *(Variant(name, trial.policy, at) for name, trial in trials.items())]
+    rows = train_all(training, variants, range(seeds), place, together)
+    if not rows:
+        return
+    means = {summary.variant.name: summary for summary in summaries(rows)}
+    best = max(trials, key=lambda name: means[name].mean)
+    policy = _leave(trials[best], means[best], at, place.out)
+    if as_json:
+        said = {"trial": trials[best].number, "in_search": trials[best].value, "mean": means[best].mean}
+        print_json({"study": info.name, **as_data(rows, place), "best": said, "policy": str(policy)})
+        return
+    typer.echo(table(rows))
+    if not final:
+        typer.echo(_luck(trials, means))
+    typer.echo(f"best: {best}, {means[best].mean:.4f}, {trials[best].value:.4f} in the search\n  policy  {policy}")
+    if means[best].mean <= means["none"].mean:
+        typer.echo("with new seeds none of them is better than no policy at all", err=True)
+
+
+def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:
+    """What the search promised, and what came of it."""
+    before = [trial.value for trial in trials.values() if trial.value is not None]
+    after = [means[name].mean for name in trials]
+    had = "policy had" if len(trials) == 1 else f"{len(trials)} policies had"
+    said = f"{had} {sum(before) / len(before):.4f} in the search on average"
+    return f"{said}, {sum(after) / len(after):.4f} with new seeds"
+
+
+def _leave(trial: "StudyTrial", found: "Summary", rate: float, out: Path) -> Path:
+    """The policy's file, whose provenance says by what it was chosen."""
+    from autodropout.spaces import Provenance
+
+    policy = trial.policy
+    assert policy.provenance is not None
+    seeds = len(found.values)
+    note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}; {trial.value:.6g} in the search"
+    known = policy.provenance.model_dump() | {"score": found.mean, "rate": rate, "note": note}
+    path = out / "policy.json"
+    policy.model_copy(update={"provenance": Provenance.model_validate(known)}).save(path)
+    return path

@@ -1,0 +1,115 @@
+"""How the commands that train do it: where, with which progress, and how the results are told."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from autodropout.cli.shell import look_for_data, print_json
+
+if TYPE_CHECKING:
+    import torch
+
+    from autodropout.recipes.comparison import Row, Variant
+    from autodropout.recipes.recipe import Training
+    from autodropout.training.run import Run
+
+COMPILED_FROM = 10_000  # steps: compiling takes minutes, which the milliseconds that it saves of each must make up for
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how the trainings of one command run."""
+
+    out: Path
+    data: Path | None
+    device: str | None
+    bfloat16: bool
+    compile: bool | None  # None: where it pays
+    tensorboard: bool = False
+    test: bool = False
+
+    def run(self, training: "Training") -> "Run":
+        import torch
+
+        from autodropout.training.run import Run
+
+        if self.device is not None and self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"--device {self.device}: torch {torch.__version__} finds no GPU here")
+        look_for_data(self.data)
+        run = Run(
+            folder=self.out,
+            device=self.device,
+            precision="bfloat16" if self.bfloat16 else "float32",
+            tensorboard=self.tensorboard,
+            test=self.test,
+            show=True,
+        )
+        return replace(run, compile=compiles_unasked(training, run.where) if self.compile is None else self.compile)
+
+
+def compiles_unasked(training: "Training", device: "torch.device") -> bool:
+    """Whether compiling pays: what it saves of each step of a ConvNet on a GPU must make up for the time it takes."""
+    from autodropout.training.images import ImageTraining
+
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as torchrun sets it
+    on_gpu = device.type == "cuda"
+    return alone and on_gpu and isinstance(training, ImageTraining) and training.steps >= COMPILED_FROM
+
+
+def train_all(
+    training: "Training",
+    variants: "Sequence[Variant]",
+    seeds: Sequence[int],
+    place: Place,
+    together: int = 1,
+) -> "list[Row]":
+    """Every variant with every seed, telling each result as it comes. Empty on ranks that others speak for."""
+    from autodropout.recipes.after import check_fit
+    from autodropout.recipes.comparison import compare
+
+    run = place.run(training)
+    if any(variant.regularizer is not None for variant in variants):
+        space = training.space()
+        for variant in variants:
+            check_fit(variant.regularizer, space)
+
+    def tell(row: "Row") -> None:
+        metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
+        before = " (finished before)" if row.was_finished else ""
+        typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
+
+    first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
+    rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
+    return rows if first else []
+
+
+def train_and_tell(
+    training: "Training",
+    variants: "Sequence[Variant]",
+    seeds: Sequence[int],
+    place: Place,
+    as_json: bool,
+    together: int = 1,
+) -> None:
+    """Train, then the table, or JSON."""
+    from autodropout.recipes.comparison import table
+
+    rows = train_all(training, variants, seeds, place, together)
+    if not rows:
+        return
+    if as_json:
+        print_json(as_data(rows, place))
+        return
+    typer.echo(table(rows))
+    typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")
+
+
+def as_data(rows: "Sequence[Row]", place: Place) -> dict[str, Any]:
+    """As JSON data."""
+    keys = [{"variant": row.variant.name, "rate": row.variant.rate, "seed": row.seed} for row in rows]
+    scores = [{"reward": row.scores.reward, "metrics": dict(row.scores.metrics)} for row in rows]
+    return {"rows": [one | other for one, other in zip(keys, scores, strict=True)], "folder": str(place.out)}
