@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from autodropout.layers import baseline
-from autodropout.recipes.language import ptb_small
+from autodropout.recipes.language import ptb_small, ptb_small_search
 from autodropout.spaces import TRANSFORMER_SITES, SequencePattern, TransformerPolicy, TransformerSpace
 from autodropout.training.language import LanguageTraining
 
@@ -52,8 +52,8 @@ def tiny_quarter(steps: int) -> LanguageTraining:
 
 
 def half(steps: int) -> LanguageTraining:
-    """With half of the text."""
-    return replace(ptb_small(steps), training_words=464_000)
+    """With half of the text: what a search of the recipe `ptb-small` trains."""
+    return ptb_small_search(steps)
 
 
 def quarter(steps: int) -> LanguageTraining:

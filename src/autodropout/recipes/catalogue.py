@@ -181,14 +181,17 @@ def ptb_small() -> Recipe:
     return Recipe(
         name="ptb-small",
         what="a small Transformer-XL on Penn Treebank: a search that one GPU can do",
-        proxy=language.ptb_small(),
-        final=language.ptb_small(4 * language.SMALL_STEPS),
+        proxy=language.ptb_small_search(),
+        final=language.ptb_small(),
         reproduces="nothing in the paper: the same task at a size for many children on one GPU",
+        cost="search: 10 minutes of an H200, by the pace of crowds of 16",
+        measured="512 policies, the ten best with new seeds, validation perplexity of the search's training: "
+        "controller 129.2, random 130.2, best classical method 131.8, none 139.1 (results/ptb/finalists-0.json)",
         trials=512,
-        capacity=32,
-        crowd=32,
+        capacity=16,
+        crowd=16,  # a controller learns from each minibatch before it writes the next
         rate=language.SMALL_RATE,
-        rates=(0.03, 0.05, 0.1, 0.15, 0.2, 0.3),
+        rates=(0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
     )
 
 

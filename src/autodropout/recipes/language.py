@@ -74,8 +74,9 @@ def ptb_transformer_xl(steps: int) -> LanguageTraining:
 
 
 SMALL = TransformerXLSize(layers=4, width=256, heads=8, head_size=32, inner=1024, memory=70)
-SMALL_STEPS = 4_000
-SMALL_RATE = 0.1
+SMALL_STEPS, SMALL_SEARCH_STEPS = 6_000, 3_000
+SMALL_RATE = 0.05
+SMALL_SEARCH_WORDS = 464_000  # half of the text
 
 
 def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
@@ -103,6 +104,15 @@ def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
         evaluation_memory=70,
         warmup=min(200, steps // 5),
     )
+
+
+def ptb_small_search(steps: int = SMALL_SEARCH_STEPS) -> LanguageTraining:
+    """The same on half of the text: a second on a GPU for each of many.
+
+    It orders policies as longer trainings on the whole text do, and regularization is worth ten seed deviations there
+    (docs/results.md).
+    """
+    return replace(ptb_small(steps), training_words=SMALL_SEARCH_WORDS)
 
 
 def wikitext2_transformer_xl(steps: int = FINAL_STEPS) -> LanguageTraining:
