@@ -1,6 +1,8 @@
 """Which training is worth searching with? What `ptb_proxy.py` asks, of 4,000 images of CIFAR-10.
 
-python benchmarks/cifar_proxy.py [--training wrn-28-2] [--steps 2500] [--smoke]      (see cifar_study.py)
+    python benchmarks/cifar_proxy.py [--training wrn-28-2] [--steps 2500] [--smoke]
+
+Options, trainings and baselines are those of `cifar_study.py`.
 """
 
 from collections.abc import Sequence

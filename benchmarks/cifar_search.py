@@ -1,6 +1,8 @@
 """The controller against random search on 4,000 images of CIFAR-10, as `ptb_search.py` has it.
 
-python benchmarks/cifar_search.py [--trials 128] [--seed 0] [--smoke]      (see cifar_study.py)
+    python benchmarks/cifar_search.py [--trials 128] [--seed 0] [--smoke]
+
+Options, trainings and baselines are those of `cifar_study.py`.
 """
 
 from collections.abc import Sequence

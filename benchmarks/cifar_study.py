@@ -3,6 +3,8 @@
     python benchmarks/cifar_candidates.py   where regularization pays at all: a few children of several trainings
     python benchmarks/cifar_proxy.py        which training is worth searching with, and at which rate
     python benchmarks/cifar_search.py       the controller against random search
+    python benchmarks/cifar_finalists.py    the best of each method, trained again with new seeds, then longer
+    python benchmarks/cifar_honest.py       the final table; the test images are seen here, once
 
 4,000 images with labels to learn from and 10,000 other training images to be judged by. It is supervised; the paper's
 experiment of that name is not. Everybody but the policies is a baseline of `autodropout.layers`, in a crowd with slots
@@ -38,6 +40,13 @@ BASELINES = {
     "spatial_dropout": baseline("spatial_dropout"),
     "stochastic_depth": baseline("stochastic_depth"),
 }
+RATES = {
+    "dropout": (0.1, 0.2, 0.3, 0.4),
+    "dropblock": (0.025, 0.05, 0.1, 0.2),
+    "spatial_dropout": (0.025, 0.05, 0.1, 0.2),
+    "stochastic_depth": (0.1, 0.2, 0.3, 0.5),
+}
+POLICY_RATES = (0.05, 0.1, 0.2, 0.4)
 PARTS = ("compared", "rates", "longer")
 
 
@@ -93,6 +102,9 @@ class Piece(pieces.Piece):
     def shown(self, reward: float) -> float:
         return 100 * (1 - reward)
 
+    def rates_for(self, method: str) -> tuple[float, ...]:
+        return RATES.get(method, POLICY_RATES)
+
     def crowd_of(self, name: str, steps: int) -> object:
         """A crowd of images knows its length."""
         return name, steps
@@ -123,9 +135,13 @@ def study_options(description: str | None, name: str, argv: Sequence[str] | None
         "--methods", nargs="+", choices=PROPOSERS, default=["random", "controller"], help="of the search"
     )
     parser.add_argument("--trials", type=int, default=128, help="policies for each method of the search")
+    parser.add_argument("--final-steps", type=int, nargs="+", default=[10_000], help="to choose from")
+    parser.add_argument("--none-steps", type=int, nargs="*", default=[], help="to choose from without a policy")
+    parser.add_argument("--tuning-seeds", type=int, default=1, help="for each method and rate of the final table")
+    parser.add_argument("--final-seeds", type=int, default=8, help="for each method of the final table")
     args = parser.parse_args(argv)
     if args.smoke:
-        args.trials = 2 * MINIBATCH
+        args.trials, args.final_seeds = 2 * MINIBATCH, 2
     if args.trials % MINIBATCH:
         parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
     args.folder = args.folder or Path("out/cifar-smoke" if args.smoke else "results/cifar")

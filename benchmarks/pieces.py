@@ -95,6 +95,10 @@ class Piece(ABC):
         """A reward as tables show it: lower is better."""
 
     @abstractmethod
+    def rates_for(self, method: str) -> tuple[float, ...]:
+        """Those that a classical method, or a policy, is tuned over for a final table."""
+
+    @abstractmethod
     def prepare(self, training: CrowdTraining, job: Sequence[Child]) -> bool:
         """Compile for jobs like this one; False where that was done before."""
 

@@ -24,24 +24,21 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import ptb_study
 from autodropout.recipes.comparison import summaries
 from autodropout.tables import Entry
 from autodropout.tables.statistics import sign_flips
 from comparing import rows_of, tables
-from pieces import Child, reward, rewards_of
+from pieces import Child, Piece, reward, rewards_of
 from ptb_finalists import LONGER_PHASE
-from ptb_study import Piece, perplexities, perplexity, study_options
-from ptb_trainings import KINDS, NONE, Tokens, families
+from ptb_study import study_options
 from recording import write
 
-RATES = (0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3)  # at many sites
-USUAL_RATES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # at the few where classical methods are usual
 LEVEL = 0.05  # of the claims
 TUNING_SEED, FINAL_SEED = 2_000_000, 3_000_000  # the first of each kind: no seed was used before
-VALIDATION, TEST = "validation perplexity", "test perplexity"
 RANDOM, OURS = "policy of random", "policy of controller"
 
-Methods = dict[str, Tokens]
+Methods = Mapping[str, tuple[int, ...]]
 
 
 class Setting(NamedTuple):
@@ -56,14 +53,14 @@ class Setting(NamedTuple):
 
 def finalists(piece: Piece, search: int, training: str, steps: int) -> Methods:
     """Of each method of the search the policy that had the best mean when trained longer."""
-    found: dict[tuple[str, Tokens], list[float]] = {}
+    found: dict[tuple[str, tuple[int, ...]], list[float]] = {}
     for entry in piece.entries("finalists"):
         trial = entry.trial
         if (trial.phase, trial.training, trial.steps) == (LONGER_PHASE.format(search), training, steps):
             found.setdefault((trial.method, trial.tokens), []).append(reward(trial))
-    policies: Methods = {}
+    policies: dict[str, tuple[int, ...]] = {}
     for method, tokens in sorted(found, key=lambda key: -statistics.fmean(found[key])):
-        if method != "none" and method not in families():
+        if method != "none" and method not in piece.peers:
             policies.setdefault(f"policy of {method}", tokens)
     whole = len({len(of) for of in found.values()}) == 1  # else some seeds of a job that was cut are missing
     if not whole or not {RANDOM, OURS} <= set(policies):
@@ -79,10 +76,6 @@ def kind_of(peer: str) -> str:
     return peer.partition(",")[0]
 
 
-def rates_to_try(method: str) -> tuple[float, ...]:
-    return USUAL_RATES if method in KINDS else RATES
-
-
 def tuned(
     piece: Piece, name: str, lengths: Sequence[int], peers: Methods, policies: Methods, seeds: int
 ) -> dict[str, dict[Setting, list[float]]]:
@@ -90,8 +83,8 @@ def tuned(
     shared = max(1, seeds * len(set(map(kind_of, peers))) // len(peers))
     children = [
         Child(method, 0, tokens, rate, TUNING_SEED + seed)
-        for method, tokens in (peers | policies).items()
-        for rate in rates_to_try(method)[: 2 if piece.smoke else None]
+        for method, tokens in {**peers, **policies}.items()
+        for rate in piece.rates_for(method)[: 2 if piece.smoke else None]
         for seed in range(shared if method in peers else seeds)
     ]
     found: dict[str, dict[Setting, list[float]]] = {}
@@ -106,24 +99,25 @@ def none_shorter(piece: Piece, name: str, lengths: Sequence[int], seeds: int) ->
     found = []
     for steps in lengths:
         named = f"none, {piece.training(name, steps).steps:,} steps"
-        children = [Child(named, 0, NONE, 0.0, FINAL_SEED + seed) for seed in range(seeds)]
+        children = [child._replace(method=named, seed=FINAL_SEED + child.seed) for child in piece.nothing(seeds)]
         found.append(piece.train("final", name, steps, children, test=True))
     return max(found, key=lambda entries: statistics.fmean(rewards_of(entries)), default=[])
 
 
-def claim(entries: Sequence[Entry], ours: str, other: str, claims: int) -> dict[str, Any]:
-    """Whether one method is better than another on the test text, by their paired differences; below zero is better."""
-    rows = [row for row in rows_of(entries, other, TEST, perplexity) if row.variant.name in (ours, other)]
+def claim(piece: Piece, entries: Sequence[Entry], ours: str, other: str, claims: int) -> dict[str, Any]:
+    """Whether one method is better than another on the test part, by their paired differences; below zero is better."""
+    metric = f"test {piece.unit}"
+    rows = [row for row in rows_of(entries, other, metric, piece.shown) if row.variant.name in (ours, other)]
     by_seed: dict[int, dict[str, float]] = {}
     for row in rows:
-        by_seed.setdefault(row.seed, {})[row.variant.name] = row.scores.metrics[TEST]
+        by_seed.setdefault(row.seed, {})[row.variant.name] = row.scores.metrics[metric]
     differences = [both[ours] - both[other] for both in by_seed.values() if len(both) == 2]
-    found = next((summary for summary in summaries(rows, TEST) if summary.variant.name == ours), None)
+    found = next((summary for summary in summaries(rows, metric) if summary.variant.name == ours), None)
     if not differences or found is None:
-        return {"metric": TEST, "method": ours, "than": other, "n": 0, "holds": False}
+        return {"metric": metric, "method": ours, "than": other, "n": 0, "holds": False}
     corrected = min(1.0, claims * (p := sign_flips(differences)))
     return {
-        "metric": TEST,
+        "metric": metric,
         "method": ours,
         "than": other,
         "n": len(differences),
@@ -183,9 +177,9 @@ def final_table(
     settings, used = decided(scores, peers)
     edges = [method for method, setting in settings.items() if at_the_edge(setting, scores[method])]
     for method, by in scores.items():
-        tried = ", ".join(f"{perplexity(statistics.fmean(of)):.2f}" for of in by.values())
+        tried = ", ".join(f"{piece.shown(statistics.fmean(of)):.2f}" for of in by.values())
         print(f"{method:32}{tried}; best: {settings[method]}{', at the edge' if method in edges else ''}")
-    methods = {"none": NONE} | {peer: peers[peer] for peer in used} | policies
+    methods = {"none": piece.nothing(1)[0].tokens} | {peer: peers[peer] for peer in used} | policies
     found = trained(piece, name, lengths, methods, settings, args.final_seeds)
     best_peer = best_of(used, found)
     shorter = none_shorter(piece, name, args.none_steps, args.final_seeds)
@@ -193,27 +187,30 @@ def final_table(
     others = (RANDOM, best_peer, *{entry.trial.method: None for entry in shorter})
     record = piece.record(f"{name}, tuned at {' and '.join(f'{steps:,}' for steps in lengths)} steps")
     record["tuning"] = {
-        method: [setting._asdict() | {"perplexities": perplexities(of)} for setting, of in by.items()]
+        method: [setting._asdict() | {"scores": piece.scores(of)} for setting, of in by.items()]
         for method, by in scores.items()
     }
     record |= {"rates": {method: setting.rate for method, setting in settings.items()}, "at_the_edge": edges}
     record["lengths"] = {entry.trial.method: entry.trial.steps for entry in found}
     record |= {"best_classical": best_peer, "policies": methods}
     record["diverged"] = [[e.trial.method, e.trial.seed] for e in found if e.trial.value is None]
-    record["tables"] = tables(found, ("none", *others), (VALIDATION, TEST), perplexity)
-    record["claims"] = [claim(found, OURS, other, claims=len(others)) for other in others]
+    record["tables"] = tables(found, ("none", *others), (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)
+    record["claims"] = [claim(piece, found, OURS, other, claims=len(others)) for other in others]
     for said in record["claims"]:
-        print(f"{OURS} better than {said['than']} on the test text: {'yes' if said['holds'] else 'NOT SHOWN'}")
+        print(f"{OURS} better than {said['than']} in the test: {'yes' if said['holds'] else 'NOT SHOWN'}")
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     return record
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    args = study_options(__doc__, "honest", argv)
-    piece = Piece(args, "honest")
+def study(piece: Piece, args: argparse.Namespace) -> None:
     name = args.longer_training
     policies = finalists(piece, args.seed, name, piece.training(name, args.longer_steps).steps)
-    write(final_table(piece, args, name, args.final_steps, families(), policies), args.out)
+    write(final_table(piece, args, name, args.final_steps, piece.peers, policies), args.out)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "honest", argv)
+    study(ptb_study.Piece(args, "honest"), args)
 
 
 if __name__ == "__main__":

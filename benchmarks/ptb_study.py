@@ -43,7 +43,7 @@ from autodropout.controller import PROPOSERS
 from autodropout.spaces import Policy
 from autodropout.training.language import REWARD, LanguageTraining
 from pieces import Child
-from ptb_trainings import SPACE, TRAININGS, families
+from ptb_trainings import KINDS, SPACE, TRAININGS, families
 from recording import options
 
 SMOKE_STEPS = 250  # a smoke test trains for so many times fewer
@@ -51,6 +51,8 @@ TOGETHER, SMOKE_TOGETHER = 48, 12
 MOST_SEEDS = 20  # of the final table
 MINIBATCH = 16  # policies that a method proposes at once
 METHODS = ("random", "controller-paper", "controller")
+RATES = (0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3)  # at many sites
+USUAL_RATES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # at the few where classical methods are usual
 PARTS = ("compared", "rates", "longer")
 
 
@@ -78,6 +80,9 @@ class Piece(pieces.Piece):
 
     def shown(self, reward: float) -> float:
         return perplexity(reward)
+
+    def rates_for(self, method: str) -> tuple[float, ...]:
+        return USUAL_RATES if method in KINDS else RATES
 
     def prepare(self, training: LanguageTraining, job: Sequence[Child]) -> bool:
         return training.prepare_many(self.together, self.run)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import cifar_candidates
+import cifar_finalists
+import cifar_honest
 import cifar_proxy
 import cifar_search
 import cifar_study
@@ -48,14 +50,19 @@ class Fake:
         seeds: Sequence[int],
         run: Run,
         reports: Sequence[Callable[[int, float], None]],
-        test_reports: None,
+        test_reports: Sequence[Callable[[int, float], None]] | None,
     ) -> list[float]:
         jobs.append(list(regularizers))
         scores = [self.score(*child) for child in zip(regularizers, rates, seeds, strict=True)]
         for report, score in zip(reports, scores, strict=True):
             report(1, 0.99 * score)
             report(self.steps, score)
+        for report, score in zip(test_reports or (), scores, strict=test_reports is not None):
+            report(self.steps, score - 0.1)
         return scores
+
+    def result_step(self, curve: Sequence[tuple[int, float]]) -> int:
+        return curve[-1][0]
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +90,7 @@ def test_a_candidate_that_is_none(tmp_path: Path) -> None:
         cifar_candidates.main(["--folder", str(tmp_path), "--candidates", "wrn-9:50"])
 
 
-def test_a_proxy_and_a_search_with_it(tmp_path: Path) -> None:
+def test_a_study_from_its_proxy_to_its_final_table(tmp_path: Path) -> None:
     common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
     cifar_proxy.main(common)
     found = json.loads((tmp_path / "proxy-wrn-28-2-30-0.1-for-120.json").read_text())
@@ -99,3 +106,13 @@ def test_a_proxy_and_a_search_with_it(tmp_path: Path) -> None:
     trials = [entry.trial for entry in Journal(tmp_path / "search.jsonl").entries]
     best = max(trial.value for trial in trials if trial.method == "random")
     assert rows[0]["best"] == pytest.approx(100 * (1 - best))
+    cifar_finalists.main([*common, "--trials", "64"])
+    finalists = json.loads((tmp_path / "finalists-0.json").read_text())
+    assert [(row["method"], row["policies"]) for row in finalists["methods"]] == [("random", 10), ("controller", 10)]
+    cifar_honest.main([*common, "--trials", "64", "--final-steps", "120"])
+    table = json.loads((tmp_path / "honest.json").read_text())
+    assert table["best_classical"] == "dropout"
+    assert table["rates"]["dropout"] == 0.1, "the lowest is at the edge, and best"
+    (dropout,) = (row for row in table["tables"]["test error, %, from none"] if row["method"] == "dropout")
+    assert dropout["mean"] == pytest.approx(35.0, abs=0.5), "75% before the test, on which all are ten points worse"
+    assert not any(said["holds"] for said in table["claims"] if said["than"] == "dropout")
