@@ -9,20 +9,24 @@ import argparse
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from autodropout.controller import PROPOSERS
 from autodropout.recipes.recipe import CrowdTraining
 from autodropout.spaces import Space
 from autodropout.tables import Entry, Journal, TableTrial
+from autodropout.training.children import into
 from autodropout.training.run import Regularizer, Run, identity
-from recording import facts
+from recording import facts, options
 
 PAUSED = 3  # the exit code of a piece that has left something to do
+MINIBATCH = 16  # policies that a method of a search proposes at once
+MOST_SEEDS = 20  # of a final table
+PARTS = ("compared", "rates", "longer")  # of what is asked about a proxy
 
 
 class Child(NamedTuple):
@@ -40,7 +44,7 @@ class Child(NamedTuple):
 class Piece(ABC):
     """One run of a script: a journal, and the time there is."""
 
-    study: str  # what the names of its scripts begin with
+    script: str  # of a stage, in whose place there are braces
     subject: str  # what is learned, in words
     unit: str  # of what `shown` gives
     space: Space
@@ -79,7 +83,7 @@ class Piece(ABC):
         """What another script of the study has found."""
         path = self.folder / f"{name}.jsonl"
         if not path.exists():
-            raise SystemExit(f"{path} is not there: run {self.study}_{name}.py first")
+            raise SystemExit(f"{path} is not there: run {self.script.format(name)} first")
         return Journal(path).entries
 
     @abstractmethod
@@ -186,7 +190,7 @@ class Piece(ABC):
         """All of a job at once."""
         regularizers = [self.regularizer(child) for child in job]
         curves, test_curves = ([[] for _ in job] for _ in range(2))
-        reports, test_reports = ([partial(_report, curve) for curve in some] for some in (curves, test_curves))
+        reports, test_reports = ([into(curve) for curve in some] for some in (curves, test_curves))
         rates, seeds = [child.rate for child in job], [child.seed for child in job]
         start = time.perf_counter()
         rewards = training.fit_many(regularizers, rates, seeds, self.run, reports, test_reports if test else None)
@@ -216,10 +220,6 @@ class Piece(ABC):
         return found
 
 
-def _report(curve: list[tuple[int, float]], step: int, value: float) -> None:
-    curve.append((step, value))
-
-
 def reward(trial: TableTrial) -> float:
     """Of a child that diverged: nothing, the floor of a search."""
     return trial.value or 0.0
@@ -237,3 +237,64 @@ def minutes(entries: Sequence[Entry]) -> float:
 def minutes_of(journal: Journal) -> float:
     """Of the machine: training, judging, compiling and capturing."""
     return minutes(journal.entries) + sum(float(note["preparing"]) for note in journal.notes) / 60
+
+
+class Defaults(NamedTuple):
+    """What a study does unless told otherwise; the options of the same names say what each is."""
+
+    study: str  # of whose name its folders are
+    together: int
+    smoke_together: int
+    training: str
+    steps: int
+    rate: float
+    longer_training: str
+    longer_steps: int
+    longer_rate: float
+    methods: list[str]
+    trials: int
+    final_steps: list[int]
+    none_steps: list[int]
+    tuning_seeds: int
+    final_seeds: int
+
+
+def study_options(
+    description: str | None, name: str, argv: Sequence[str] | None, trainings: Collection[str], of: Defaults
+) -> argparse.Namespace:
+    """The same for all stages of a study, so that one command line serves them all; `name` is that of the JSON file."""
+    smoke = f"tiny models, few of them, on the CPU; in out/{of.study}-smoke unless --folder is given"
+    parser = options(description, None, smoke)
+    add = parser.add_argument
+    add("--folder", type=Path, default=None, help=f"journals and tables; results/{of.study} if not given")
+    add("--minutes", type=float, default=8.0, help="of wall time for this piece")
+    add("--together", type=int, default=None, help=f"children in one job; {of.together} if not given")
+    add("--training", choices=trainings, default=of.training, help="of the search")
+    add("--steps", type=int, default=of.steps, help="of a child of the search")
+    add("--rate", type=float, default=of.rate, help="to search at")
+    add("--longer-training", choices=trainings, default=of.longer_training, help="of the final ones")
+    add("--longer-steps", type=int, default=of.longer_steps, help="of the final ones, before that is tuned")
+    add("--longer-rate", type=float, default=of.longer_rate, help="of policies there, before it is tuned")
+    add("--seed", type=int, default=0, help="of the searches")
+    add = parser.add_argument_group("sizes, each a few minutes of a GPU").add_argument
+    add("--candidates", nargs="+", default=None, help=f"trainings and their steps: {of.training}:{of.steps}")
+    add("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter ones, in --steps")
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
+    add("--methods", nargs="+", choices=PROPOSERS, default=of.methods, help="of the search")
+    add("--trials", type=int, default=of.trials, help="policies for each method")
+    add("--final-steps", type=int, nargs="+", default=of.final_steps, help="to choose from")
+    add("--none-steps", type=int, nargs="*", default=of.none_steps, help="lengths to choose from without a policy")
+    add("--tuning-seeds", type=int, default=of.tuning_seeds, help="for each method and rate of the final table")
+    add("--final-seeds", type=int, default=of.final_seeds, help="for each method of the final table")
+    args = parser.parse_args(argv)
+    if args.smoke:
+        args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
+    if not 1 <= args.final_seeds <= MOST_SEEDS:
+        parser.error(f"--final-seeds must lie in 1 to {MOST_SEEDS}, which sign flips take, got {args.final_seeds}")
+    if args.trials % MINIBATCH:
+        parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
+    args.folder = args.folder or Path(f"out/{of.study}-smoke" if args.smoke else f"results/{of.study}")
+    args.together = args.together or (of.smoke_together if args.smoke else of.together)
+    args.out = args.out or args.folder / f"{name}.json"
+    torch.set_num_threads(1)
+    return args

@@ -7,6 +7,7 @@ to say by how much, enough to see whether. Where children are best before their 
 reward that is the best of a curve is one of stopping early: the step of the best reading is in the table.
 """
 
+import argparse
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -57,15 +58,20 @@ def judge(
     }
 
 
-def compare(
-    piece: pieces.Piece, candidates: Sequence[tuple[str, int]], classical: Sequence[tuple[str, float]], rate: float
-) -> dict[str, Any]:
-    """The table: a job of 16 for each of the candidates, as many of them random policies as there is room for."""
+def study(
+    piece: pieces.Piece,
+    args: argparse.Namespace,
+    usual: Sequence[str],
+    classical: Sequence[tuple[str, float]],
+    trainings: Collection[str],
+) -> None:
+    """A job of 16 for each candidate, as many of them random policies as there is room for; then the table."""
+    candidates = [candidate(text, trainings) for text in args.candidates or usual[: 2 if args.smoke else None]]
     piece.together = 16
     table, rows = Table(COLUMNS, 40, 20), []
     for name, steps in candidates:
         children = piece.nothing(4) + [Child(method, 0, piece.peers[method], rate, 0) for method, rate in classical]
-        children += piece.policies(12 - len(classical), rate, 0)
+        children += piece.policies(12 - len(classical), args.rate, 0)
         entries = piece.train("candidates", name, steps, children)
         row = judge(piece, name, piece.training(name, steps).steps, children, entries)
         rows.append(row)
@@ -74,15 +80,13 @@ def compare(
         table.row(f"{name}, {row['steps']:,} steps", dict(zip(COLUMNS, shown, strict=True)))
         print(f"    best: {row['best_peer']}")
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
-    record = piece.record(f"trainings that may be worth searching with, random policies at {rate:g}")
-    return record | {"rows": rows}
+    record = piece.record(f"trainings that may be worth searching with, random policies at {args.rate:g}")
+    write(record | {"rows": rows}, args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "candidates", argv)
-    texts = args.candidates or CANDIDATES[: 2 if args.smoke else None]
-    candidates = [candidate(text, TRAININGS) for text in texts]
-    write(compare(Piece(args, "candidates"), candidates, CLASSICAL, args.rate), args.out)
+    study(Piece(args, "candidates"), args, CANDIDATES, CLASSICAL, TRAININGS)
 
 
 if __name__ == "__main__":

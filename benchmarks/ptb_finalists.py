@@ -60,7 +60,7 @@ def peers(piece: Piece, training: str, steps: int, seeds: range) -> list[Child]:
                 by_rate.setdefault(entry.trial.rate, []).append(reward(entry.trial))
         if not by_rate:
             raise SystemExit(
-                f"{piece.study}_proxy.py has not tried {name} with {training} at {steps} steps: run it first"
+                f"{piece.script.format('proxy')} has not tried {name} with {training} at {steps} steps: run it first"
             )
         rate = max(by_rate, key=lambda rate: statistics.fmean(by_rate[rate]))
         children += [Child(name, 0, tokens, rate, seed) for seed in seeds]
@@ -123,7 +123,7 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
         if len(entries) < args.trials:
             raise SystemExit(
                 f"search {args.seed} by {method} has {len(entries)} of {args.trials} trials: "
-                f"run {piece.study}_search.py first"
+                f"run {piece.script.format('search')} first"
             )
     lucky = top(piece.space, found_before, many)
     children = [Child(m, number, t.tokens, args.rate, seed) for (m, number), t in lucky.items() for seed in seeds]

@@ -25,8 +25,8 @@ from autodropout.search.records import trial_seed
 from autodropout.spaces import Space
 from autodropout.tables import Entry
 from autodropout.tables.statistics import best_so_far
-from pieces import Child, Piece, minutes, reward, rewards_of
-from ptb_study import MINIBATCH, study_options
+from pieces import MINIBATCH, Child, Piece, minutes, reward, rewards_of
+from ptb_study import study_options
 from recording import Table, decimals, write
 
 

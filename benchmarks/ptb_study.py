@@ -34,26 +34,33 @@ numpy, and no database.
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-
-import torch
 
 import pieces
-from autodropout.controller import PROPOSERS
 from autodropout.spaces import Policy
 from autodropout.training.language import REWARD, LanguageTraining
 from pieces import Child
 from ptb_trainings import KINDS, SPACE, TRAININGS, families
-from recording import options
 
 SMOKE_STEPS = 250  # a smoke test trains for so many times fewer
-TOGETHER, SMOKE_TOGETHER = 48, 12
-MOST_SEEDS = 20  # of the final table
-MINIBATCH = 16  # policies that a method proposes at once
-METHODS = ("random", "controller-paper", "controller")
+DEFAULTS = pieces.Defaults(
+    study="ptb",
+    together=48,
+    smoke_together=12,
+    training="half",
+    steps=3_000,
+    rate=0.05,
+    longer_training="small",
+    longer_steps=6_000,
+    longer_rate=0.05,
+    methods=["random", "controller-paper", "controller"],
+    trials=512,
+    final_steps=[6_000, 12_000],
+    none_steps=[3_000, 4_000],
+    tuning_seeds=2,
+    final_seeds=20,
+)
 RATES = (0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3)  # at many sites
 USUAL_RATES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # at the few where classical methods are usual
-PARTS = ("compared", "rates", "longer")
 
 
 def random_policies(piece: "Piece") -> int:
@@ -64,7 +71,7 @@ def random_policies(piece: "Piece") -> int:
 class Piece(pieces.Piece):
     """Of language models."""
 
-    study, subject, unit = "ptb", "Penn Treebank", "perplexity"
+    script, subject, unit = "ptb_{}.py", "Penn Treebank", "perplexity"
     space, peers = SPACE, families()
 
     def training(self, name: str, steps: int) -> LanguageTraining:
@@ -98,41 +105,4 @@ def perplexities(rewards: Sequence[float]) -> list[float | None]:
 
 
 def study_options(description: str | None, name: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The same for all scripts, so that one command line serves them all; `name` is that of the JSON file."""
-    parser = options(
-        description, None, "tiny models, few of them, on the CPU; in out/ptb-smoke unless --folder is given"
-    )
-    parser.add_argument("--folder", type=Path, default=None, help="journals and tables; results/ptb if not given")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of wall time for this piece")
-    parser.add_argument("--together", type=int, default=None, help=f"children in one job; {TOGETHER} if not given")
-    parser.add_argument("--training", choices=TRAININGS, default="half", help="of the search")
-    parser.add_argument("--steps", type=int, default=3_000, help="of a child of the search")
-    parser.add_argument("--rate", type=float, default=0.05, help="to search at")
-    parser.add_argument("--longer-training", choices=TRAININGS, default="small", help="of the final ones")
-    parser.add_argument("--longer-steps", type=int, default=6_000, help="of the final ones, before that is tuned")
-    parser.add_argument("--longer-rate", type=float, default=0.05, help="of policies there, before it is tuned")
-    parser.add_argument("--seed", type=int, default=0, help="of the searches")
-    sizes = parser.add_argument_group("sizes, each a few minutes of a GPU")
-    sizes.add_argument("--candidates", nargs="+", default=None, help="trainings and their steps: small:6000")
-    sizes.add_argument("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter ones, in --steps")
-    sizes.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
-    sizes.add_argument("--methods", nargs="+", choices=PROPOSERS, default=list(METHODS), help="of the search")
-    sizes.add_argument("--trials", type=int, default=512, help="policies for each method")
-    sizes.add_argument("--final-steps", type=int, nargs="+", default=[6_000, 12_000], help="to choose from")
-    sizes.add_argument(
-        "--none-steps", type=int, nargs="*", default=[3_000, 4_000], help="lengths to choose from without a policy"
-    )
-    sizes.add_argument("--tuning-seeds", type=int, default=2, help="for each method and rate of the final table")
-    sizes.add_argument("--final-seeds", type=int, default=20, help="for each method of the final table")
-    args = parser.parse_args(argv)
-    if args.smoke:
-        args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
-    if not 1 <= args.final_seeds <= MOST_SEEDS:
-        parser.error(f"--final-seeds must lie in 1 to {MOST_SEEDS}, which sign flips take, got {args.final_seeds}")
-    if args.trials % MINIBATCH:
-        parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
-    args.folder = args.folder or Path("out/ptb-smoke" if args.smoke else "results/ptb")
-    args.together = args.together or (SMOKE_TOGETHER if args.smoke else TOGETHER)
-    args.out = args.out or args.folder / f"{name}.json"
-    torch.set_num_threads(1)
-    return args
+    return pieces.study_options(description, name, argv, TRAININGS, DEFAULTS)

@@ -19,6 +19,7 @@ from autodropout.spaces import Policy
 from autodropout.training.run import Run, Scores
 
 TRAINED: list[tuple[str, int]] = []
+DEVICES: set[object] = set()
 
 
 class Unlucky(tiny_recipe.Training):
@@ -27,6 +28,7 @@ class Unlucky(tiny_recipe.Training):
     def fit(self, regularizer: Policy | None, rate: float, seed: int, run: Run) -> Scores:
         found = super().fit(regularizer, rate, seed, run).reward
         TRAINED.append((f"{rate:g}", seed))
+        DEVICES.add(run.device)
         return Scores(0.0 if regularizer is None else seed / 100 - found, {"validation_accuracy": found})
 
 
@@ -63,7 +65,7 @@ def test_the_best_are_trained_again_and_the_best_of_these_is_left(study: ad.Stud
     mean = 0.01 - worst.value
     assert re.search(rf"^best: trial {worst.number}, {mean:.4f}, {worst.value:.4f} in the search$", said, re.M)
     before, after = (sum(values) / 4 for values in ([t.value for t in top], [0.01 - t.value for t in top]))
-    assert f"4 policies had {before:.4f} in the search on average, {after:.4f} with new seeds" in said
+    assert f"4 policies had on average {before:.4f} in the search, {after:.4f} with new seeds" in said
     policy = ad.load("out/tiny/confirm/policy.json")
     assert policy.groups == worst.policy.groups
     assert policy.provenance.score == pytest.approx(mean)
@@ -82,10 +84,21 @@ def test_what_was_confirmed_is_not_trained_again(study: ad.Study) -> None:
     assert Path(found["policy"]).exists()
 
 
+@pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, None)])
+def test_it_is_trained_where_the_search_was(
+    study: ad.Study, monkeypatch: pytest.MonkeyPatch, on_cpu: bool, device: str | None
+) -> None:
+    recipe = replace(recipes.get("tiny"), on_cpu=on_cpu)
+    monkeypatch.setattr(recipes, "get", {"tiny": recipe}.__getitem__)
+    DEVICES.clear()
+    ok("confirm", "--top", "1", "--seeds", "1")
+    assert {device} == DEVICES
+
+
 def test_the_full_size_training_at_another_rate(study: ad.Study) -> None:
     said = ok("confirm", "--top", "2", "--seeds", "1", "--final", "--rate", "0.4", "--out", "elsewhere")
     assert TRAINED == [], "that of the search's children is another"
-    assert "in the search on average" not in said, "scores of two trainings are not compared"
+    assert "policies had" not in said, "scores of two trainings are not compared"
     assert f", {study.top(1)[0].value:.4f} in the search" in said
     assert ad.load("elsewhere/policy.json").provenance.rate == 0.4
 

@@ -8,11 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cifar_candidates
-import cifar_finalists
-import cifar_honest
-import cifar_proxy
-import cifar_search
 import cifar_study
 from autodropout.layers import Baseline
 from autodropout.spaces import ConvPolicy
@@ -68,13 +63,12 @@ class Fake:
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = dict.fromkeys(cifar_study.TRAININGS, Fake)
-    for script in (cifar_study, cifar_candidates):
-        monkeypatch.setattr(script, "TRAININGS", fakes)
+    monkeypatch.setattr(cifar_study, "TRAININGS", fakes)
     jobs.clear()
 
 
 def test_candidates_are_judged_by_their_errors(tmp_path: Path) -> None:
-    cifar_candidates.main(["--folder", str(tmp_path), "--candidates", "wrn-16-2, as they are:50"])
+    cifar_study.main(["candidates", "--folder", str(tmp_path), "--candidates", "wrn-16-2, as they are:50"])
     (row,) = json.loads((tmp_path / "candidates.json").read_text())["rows"]
     assert (row["training"], row["steps"]) == ("wrn-16-2, as they are", 50)
     assert row["none"] == pytest.approx([30.0] * 4, abs=0.5)
@@ -87,12 +81,12 @@ def test_candidates_are_judged_by_their_errors(tmp_path: Path) -> None:
 
 def test_a_candidate_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="like wrn-16-1:6000, got 'wrn-9:50'"):
-        cifar_candidates.main(["--folder", str(tmp_path), "--candidates", "wrn-9:50"])
+        cifar_study.main(["candidates", "--folder", str(tmp_path), "--candidates", "wrn-9:50"])
 
 
 def test_a_study_from_its_proxy_to_its_final_table(tmp_path: Path) -> None:
     common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
-    cifar_proxy.main(common)
+    cifar_study.main(["proxy", *common])
     found = json.loads((tmp_path / "proxy-wrn-28-2-30-0.1-for-120.json").read_text())
     assert [row["steps"] for row in found["rows"]] == [10, 15, 30]
     whole = found["rows"][-1]
@@ -100,16 +94,16 @@ def test_a_study_from_its_proxy_to_its_final_table(tmp_path: Path) -> None:
     assert whole["gain_in_deviations"] > 20
     assert whole["longer"]["estimate"] > 0.9
     assert {len(job) for job in jobs[:-1]} <= {16, 12, 8, 4}, "jobs are no larger than a crowd"
-    cifar_search.main([*common, "--trials", "64"])
+    cifar_study.main(["search", *common, "--trials", "64"])
     rows = json.loads((tmp_path / "search-0.json").read_text())["rows"]
     assert [(row["method"], row["trials"]) for row in rows] == [("random", 64), ("controller", 64)]
     trials = [entry.trial for entry in Journal(tmp_path / "search.jsonl").entries]
     best = max(trial.value for trial in trials if trial.method == "random")
     assert rows[0]["best"] == pytest.approx(100 * (1 - best))
-    cifar_finalists.main([*common, "--trials", "64"])
+    cifar_study.main(["finalists", *common, "--trials", "64"])
     finalists = json.loads((tmp_path / "finalists-0.json").read_text())
     assert [(row["method"], row["policies"]) for row in finalists["methods"]] == [("random", 10), ("controller", 10)]
-    cifar_honest.main([*common, "--trials", "64", "--final-steps", "120"])
+    cifar_study.main(["honest", *common, "--trials", "64", "--final-steps", "120"])
     table = json.loads((tmp_path / "honest.json").read_text())
     assert table["best_classical"] == "dropout"
     assert table["rates"]["dropout"] == 0.1, "the lowest is at the edge, and best"

@@ -1,5 +1,6 @@
 """`confirm`: the best policies of a study once more, with seeds that the search did not use."""
 
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,7 @@ def confirm(
     \b
     Examples:
       autodropout confirm digits --top 5 --seeds 5
-      autodropout confirm ptb-small --together 48 --bfloat16
+      autodropout confirm ptb-small --together 48
     """
     from autodropout import recipes
     from autodropout.cli.plan import Plan
@@ -70,6 +71,9 @@ def confirm(
     recipe = recipes.get(plan.recipe)
     training = (recipe.tuning or recipe.final) if final else recipe.proxy
     at = recipe.rate if rate is None else rate
+    if not final:  # as its children were: a small one on the CPU, crowds in bfloat16
+        device = device or ("cpu" if recipe.on_cpu else None)
+        bfloat16 = bfloat16 or (device != "cpu" and recipe.child.train_many is not None)
     place = Place(out or Path(plan.out) / "confirm", data, device, bfloat16, compiled)
     variants = [Variant("none", None, 0.0), *(Variant(name, trial.policy, at) for name, trial in trials.items())]
     rows = train_all(training, variants, range(seeds), place, together)
@@ -94,9 +98,8 @@ def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:
     """What the search promised, and what came of it."""
     before = [trial.value for trial in trials.values() if trial.value is not None]
     after = [means[name].mean for name in trials]
-    had = "policy had" if len(trials) == 1 else f"{len(trials)} policies had"
-    said = f"{had} {sum(before) / len(before):.4f} in the search on average"
-    return f"{said}, {sum(after) / len(after):.4f} with new seeds"
+    had = "1 policy had" if len(trials) == 1 else f"{len(trials)} policies had on average"
+    return f"{had} {statistics.fmean(before):.4f} in the search, {statistics.fmean(after):.4f} with new seeds"
 
 
 def _leave(trial: "StudyTrial", found: "Summary", rate: float, out: Path) -> Path:

@@ -1,13 +1,14 @@
 """Several trainings in one crowd on one device, each judged as `fit` would judge it alone."""
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 
 from autodropout.recipes.recipe import CrowdTraining
+from autodropout.training.children import into
 from autodropout.training.display import Display, progress_display
 from autodropout.training.log import Evaluation
-from autodropout.training.run import Regularizer, Run, Scores
+from autodropout.training.run import Regularizer, Report, Run, Scores
 
 
 def fit_at_once(
@@ -21,42 +22,31 @@ def fit_at_once(
 
     Nothing is written: of `run` only where and how to compute counts, whether to test, and whether to show progress.
     """
-    heard = [_Heard() for _ in regularizers]
-    tested = [_Heard() for _ in regularizers]
-    on_gpu = run.where.type == "cuda"
+    curves: list[list[tuple[int, float]]] = [[] for _ in regularizers]
+    test_curves: list[list[tuple[int, float]]] = [[] for _ in regularizers]
     bare = Run(
         device=run.device,
         precision=run.precision,
-        compile=run.compile or on_gpu,
+        compile=run.compile or run.where.type == "cuda",
         deterministic=run.deterministic,
     )
     with ExitStack() as closing:
-        reports = [child.report for child in heard]
+        reports = [into(curve) for curve in curves]
         if run.show:
-            shown = _Shown(closing.enter_context(progress_display(0, training.steps, ())), len(heard))
-            reports = [partial(shown.report, child) for child in heard]
-        test_reports = [child.report for child in tested] if run.test else None
+            shown = _Shown(closing.enter_context(progress_display(0, training.steps, ())), len(curves))
+            reports = [shown.after(report) for report in reports]
+        test_reports = [into(curve) for curve in test_curves] if run.test else None
         rewards = training.fit_many(regularizers, rates, seeds, bare, reports, test_reports)
     found: list[Scores | None] = []
-    for reward, curve, test_curve in zip(rewards, heard, tested, strict=True):
-        if reward != reward:
+    for reward, curve, test_curve in zip(rewards, curves, test_curves, strict=True):
+        if math.isnan(reward):
             found.append(None)
             continue
         metrics = training.metrics("validation", reward)
         if run.test:
-            metrics |= training.metrics("test", dict(test_curve.curve)[training.result_step(curve.curve)])
+            metrics |= training.metrics("test", dict(test_curve)[training.result_step(curve)])
         found.append(Scores(reward, metrics))
     return found
-
-
-class _Heard:
-    """What one child reports."""
-
-    def __init__(self) -> None:
-        self.curve: list[tuple[int, float]] = []
-
-    def report(self, step: int, value: float) -> None:
-        self.curve.append((step, value))
 
 
 class _Shown:
@@ -66,8 +56,16 @@ class _Shown:
         self._display, self._children = display, children
         self._values: dict[int, list[float]] = {}  # by step
 
-    def report(self, child: _Heard, step: int, value: float) -> None:
-        child.report(step, value)
+    def after(self, report: Report) -> Report:
+        """A child's report, which is then shown, too."""
+
+        def reported(step: int, value: float) -> None:
+            report(step, value)
+            self._show(step, value)
+
+        return reported
+
+    def _show(self, step: int, value: float) -> None:
         if step not in self._values and self._values:  # those that diverged at the last one say nothing from now on
             self._children = len(self._values[max(self._values)])
         self._values.setdefault(step, []).append(value)

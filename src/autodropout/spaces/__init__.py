@@ -26,7 +26,7 @@ from autodropout.spaces.policy import (
     TransformerPolicy,
     software_versions,
 )
-from autodropout.spaces.space import ConvSpace, Space, TransformerSpace, canonical, space_from_dict
+from autodropout.spaces.space import ConvSpace, Space, TransformerSpace, canonical, effective, space_from_dict
 
 __all__ = [
     "CONV_TOKENS",
@@ -46,6 +46,7 @@ __all__ = [
     "TransformerPolicy",
     "TransformerSpace",
     "canonical",
+    "effective",
     "load",
     "parse",
     "software_versions",

@@ -173,18 +173,22 @@ def space_from_dict(data: Mapping[str, Any]) -> ConvSpace | TransformerSpace:
             raise ValueError(f"kind: {show(other)} is not one of 'convnet', 'transformer'")
 
 
-def canonical(space: Space, indices: Sequence[int]) -> tuple[int, ...]:
-    """The token string with zeros for tokens without effect: two that do the same become one.
-
-    A place whose size is 0 has no pattern, whatever its other tokens say.
-    """
-    places = [token.name.rpartition(".")[0] for token in space.tokens]
+def effective(space: Space, indices: Sequence[int]) -> tuple[bool, ...]:
+    """Whether each token has an effect: those of a place without a pattern have none, but for its size."""
+    tokens = space.tokens
+    sized = [token.name.endswith(".size") for token in tokens]
+    places = [token.name.rpartition(".")[0] for token in tokens]
     empty = {
         place
-        for place, token, index in zip(places, space.tokens, indices, strict=True)
-        if token.name.endswith(".size") and token.values[index] == 0
+        for place, token, size, index in zip(places, tokens, sized, indices, strict=True)
+        if size and token.values[index] == 0
     }
-    return tuple(0 if place in empty else index for place, index in zip(places, indices, strict=True))
+    return tuple(size or place not in empty for size, place in zip(sized, places, strict=True))
+
+
+def canonical(space: Space, indices: Sequence[int]) -> tuple[int, ...]:
+    """The token string with zeros for tokens without effect: two that do the same become one."""
+    return tuple(index if acts else 0 for index, acts in zip(indices, effective(space, indices), strict=True))
 
 
 def _qualified(places: Sequence[str], tokens: tuple[Token, ...]) -> tuple[Token, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autodropout.spaces import Space
+from autodropout.spaces import Space, effective
 from autodropout.tables.statistics import Floats, seed_spread, spearman
 from autodropout.tables.trials import TableError, TableTrial
 
@@ -103,16 +103,8 @@ class Surrogate:
 
 
 def active(space: Space, tokens: Sequence[tuple[int, ...]]) -> npt.NDArray[np.bool_]:
-    """(N, T): whether each token has an effect. Those of a place without a pattern have none, but for its size."""
-    strings = np.asarray(tokens, dtype=int).reshape(-1, len(space.tokens))
-    found = np.ones(strings.shape, dtype=bool)
-    places = [token.name.rpartition(".")[0] for token in space.tokens]
-    for position, token in enumerate(space.tokens):
-        if token.name.endswith(".size"):
-            none = np.array([value == 0 for value in token.values])[strings[:, position]]
-            same = [other for other, place in enumerate(places) if place == places[position] and other != position]
-            found[np.ix_(none, same)] = False
-    return found
+    """(N, T): whether each token has an effect."""
+    return np.array([effective(space, one) for one in tokens], dtype=bool).reshape(-1, len(space.tokens))
 
 
 def _features(space: Space, tokens: Sequence[tuple[int, ...]], rates: Floats) -> Floats:

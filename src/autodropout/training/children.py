@@ -38,6 +38,15 @@ def goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: flo
     return True
 
 
+def into(curve: list[tuple[int, float]]) -> Report:
+    """A report that keeps what it is told."""
+
+    def report(step: int, value: float) -> None:
+        curve.append((step, value))
+
+    return report
+
+
 def rates_of(rate: float | Sequence[float], children: int) -> list[float]:
     """Of each child, where one was given for all or one for each.
 

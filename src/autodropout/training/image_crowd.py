@@ -189,8 +189,7 @@ class Crowd:
     ) -> list[float]:
         """Train children from beginning to end: their rewards, nan for those that did not get there."""
         self.begin(regularizers, rate, seeds)
-        if test_reports is not None:
-            self.hold("test")
+        if test_reports is not None:  # whose images are there: `hold`
             for slot in self.active:
                 slot.prepare_judging("test")
         number = {id(slot): index for index, slot in enumerate(self.active)}

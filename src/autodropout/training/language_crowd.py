@@ -70,7 +70,7 @@ def fit_many(
 ) -> list[float]:
     """See `LanguageTraining.fit_many`."""
     check_crowd(policies, seeds, run, reports, test_reports)
-    rates_of(rate, len(policies))  # says what is wrong before anything is compiled
+    rates = rates_of(rate, len(policies))
     for policy in policies:
         if policy is not None and not isinstance(policy, TransformerPolicy):
             raise ValueError(f"a language model is trained under policies for Transformers, got {policy!r:.80}")
@@ -81,7 +81,7 @@ def fit_many(
         with run.settings():
             crowd = warm_crowd(training, run, len(policies), dropping=dropping)
             with crowd.lane.active():
-                return crowd.fit(policies, rate, seeds, reports, test_reports)
+                return crowd.fit(policies, rates, seeds, reports, test_reports)
     except BaseException:
         _warm.clear()  # whatever went wrong, it may have left the crowd half made
         raise
