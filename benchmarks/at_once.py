@@ -70,14 +70,14 @@ def main() -> None:
     args = parser.parse_args()
     cuda = torch.cuda.is_available()
     run = Run(device="cuda", precision="bfloat16") if cuda else Run(device="cpu")
+    machine = torch.cuda.get_device_name() if cuda else None
     table, rows = Table(COLUMNS, 12, 17), []
     for name, training in trainings(args.smoke).items():
         row = measure(training, 2 if args.smoke else args.together, run)
         rows.append({"training": name, "steps": training.steps, "together": args.together, **row})
         table.row(name, dict(zip(COLUMNS, (f"{value:.2f}" for value in row.values()), strict=True)))
-    machine = torch.cuda.get_device_name() if cuda else None
-    record = facts("trainings one by one and at once", ("torch",), machine) | {"rows": rows}
-    write(record, args.out or Path("out/at-once-smoke.json" if args.smoke else "results/at-once.json"))
+        record = facts("trainings one by one and at once", ("torch",), machine) | {"rows": rows}
+        write(record, args.out or Path("out/at-once-smoke.json" if args.smoke else "results/at-once.json"))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ GPU = Run(device="cuda")
 FAST = Run(device="cuda", precision="bfloat16", compile=True)
 STEPS = 20
 CALM = 3
-"""First steps before the order of sums in cuDNN, which no seed fixes, is seen in the losses of an eager child."""
+"""First steps before rounding and the order of sums in cuDNN, which no seed fixes, are seen in a child's losses."""
 
 
 def alone(training: ImageTraining, regularizer: Regularizer, seed: int, run: Run = GPU, rate: float = RATE) -> Tensor:
@@ -42,9 +42,8 @@ def alone(training: ImageTraining, regularizer: Regularizer, seed: int, run: Run
 
 def alike(losses: Tensor, others: Tensor, run: Run = GPU) -> bool:
     """Whether two children were one; after the first steps, as near as such children stay to each other."""
-    if run is FAST:
-        return torch.allclose(losses, others, atol=3e-2, rtol=0)
-    return torch.allclose(losses[:CALM], others[:CALM], atol=2e-3, rtol=0) and torch.allclose(
+    calm = 1e-2 if run is FAST else 2e-3
+    return torch.allclose(losses[:CALM], others[:CALM], atol=calm, rtol=0) and torch.allclose(
         losses, others, atol=0.1, rtol=0
     )
 
@@ -103,8 +102,11 @@ def test_replays_are_the_eager_steps(training: ImageTraining) -> None:
 @pytest.mark.parametrize("run", [GPU, FAST], ids=["eager", "compiled"])
 @pytest.mark.parametrize("shape", ["constant", "linear"])
 def test_baselines_beside_policies_are_the_eager_steps(run: Run, shape: Shape) -> None:
-    """Each at its own rate, also at one that it was not captured at; and at rate 0 they do nothing."""
-    training = replace(TRAINING, rates=shape)
+    """Each at its own rate, also at one that it was not captured at; and at rate 0 they do nothing.
+
+    Images are as they are: compiled code would draw other crops. It also rounds elsewhere, which grows with the steps.
+    """
+    training = replace(TRAINING, rates=shape, augmentation="none")
     regularizers = [ad.baseline("dropout"), POLICIES[0], ad.baseline("dropblock", block=3), ad.baseline("dropout")]
     rates = [0.3, 0.4, 0.1, 0.0]
     crowd = Crowd(training, run)
@@ -112,9 +114,11 @@ def test_baselines_beside_policies_are_the_eager_steps(run: Run, shape: Shape) -
     crowd.advance(STEPS)
     crowd.begin(regularizers, rates, SEEDS)
     crowd.advance(STEPS)
-    for slot, regularizer, rate, seed in zip(crowd.active, regularizers, rates, SEEDS, strict=True):
-        assert alike(slot.losses(), alone(training, regularizer, seed, replace(run, compile=False), rate), run)
-    assert alike(crowd.active[3].losses(), alone(training, None, SEEDS[3], replace(run, compile=False)), run)
+    losses = [slot.losses() for slot in crowd.active]
+    eager = replace(run, compile=False)
+    others = [alone(training, *child) for child in zip(regularizers, SEEDS, [eager] * 4, rates, strict=True)]
+    assert all(alike(*pair, run) for pair in zip(losses, others, strict=True))
+    assert alike(losses[3], alone(training, None, SEEDS[3], eager), run)
 
 
 def test_test_images_are_judged_in_the_end() -> None:

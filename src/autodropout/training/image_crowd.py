@@ -12,7 +12,8 @@
 1. A small network leaves most of a large GPU idle: its kernels are short, and one stream runs one at a time. Graphs on
    parallel streams fill it. Children share nothing that they write, so they cannot disturb each other.
 2. A child in a crowd is the child that `fit` trains alone: the same first weights, order of images, augmentation, masks
-   and schedules follow from its seed. On the CPU the numbers are the same to the bit.
+   and schedules follow from its seed. On the CPU the numbers are the same to the bit. Compiled code draws for itself,
+   so that compiled children see other crops and mixtures than eager ones; masks are the same in both.
 3. Slots stay in the process for the next job of the same training. Its policies are tokens copied onto the device, its
    weights and rates are set in place: nothing is compiled or captured again. Only the last training is kept. A baseline
    is code and not tokens, so it has slots of its own, which stay as well: the memory is that of all kinds of a process.
