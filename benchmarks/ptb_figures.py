@@ -10,6 +10,14 @@ from matplotlib.figure import Figure
 METHOD_COLORS = {"random": "#d08030", "controller-paper": "#8070b0", "controller": "#2060b0"}
 COLORS = {"none": "0.55"} | {f"policy of {method}": color for method, color in METHOD_COLORS.items()}
 OTHER = "#50906a"
+NAMES = {
+    "policy of controller-paper": "policy, controller as in the paper",
+    "policy of controller": "policy, our controller",
+    "policy of random": "policy, random search",
+    "variational_dropout": "Variational Dropout",
+    "dropout": "Dropout",
+    "word_dropout": "Word Dropout",
+}
 
 Record = dict[str, Any]
 """A JSON file of the study."""
@@ -49,11 +57,21 @@ def draw_honest(record: Record, axes: Axes) -> None:
     """Every final training a dot, their mean a bar; the best on top."""
     rows = sorted(record["tables"]["test perplexity, from none"], key=lambda row: -row["mean"])
     for place, row in enumerate(rows):
-        color = COLORS.get(row["method"], OTHER)
+        color = COLORS.get(row["method"].partition(",")[0], OTHER)
         axes.plot(row["values"], [place] * len(row["values"]), "o", color=color, alpha=0.4, markersize=4)
         axes.plot([row["mean"]], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
-    axes.set_yticks(range(len(rows)), [f"{row['method']} at {row['rate']:g}" for row in rows])
-    axes.set_xlabel("test perplexity; a dot a seed, a bar their mean")
+        spread = f"{row['mean']:.2f} ± {row['standard_error']:.2f}"
+        axes.annotate(spread, (max(row["values"]), place), (8, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
+    axes.margins(x=0.1)
+    axes.set_xlabel("test perplexity; a dot is a seed, a bar their mean ± standard error")
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    """A method, where it acts and its rate, in words."""
+    name, _, more = row["method"].partition(", ")
+    told = [NAMES.get(name, name), more, f"rate {row['rate']:g}" if row["rate"] else ""]
+    return ", ".join(filter(None, told))
 
 
 DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}

@@ -2,8 +2,9 @@
 
     python benchmarks/ptb_policies.py [--folder results/ptb] [--to src/autodropout/policies]
 
-`ad.load("ptb-controller")` then gives what our controller found, `ad.load("ptb-random")` what random search did. The
-rate in a file is the one that was tuned for it on Penn Treebank: for another model or text it is a first guess.
+`ad.load("ptb-controller")` then gives what our controller found, `ad.load("ptb-controller-paper")` what the paper's
+setting of it did, `ad.load("ptb-random")` random search. The rate in a file is the one that was tuned for it on Penn
+Treebank: for another model or text it is a first guess.
 """
 
 import argparse
@@ -13,18 +14,17 @@ from typing import Any
 
 from autodropout.spaces import Provenance
 from autodropout.tables import Journal
-from ptb_honest import OURS, RANDOM
 from ptb_trainings import SPACE, Tokens
 
-NAMES = {OURS: "ptb-controller", RANDOM: "ptb-random"}
+SEARCHED = "policy of "  # what methods of the table begin with that a search has found
 
 
-def number_of(folder: Path, method: str, tokens: Tokens) -> tuple[str, int]:
+def number_of(folder: Path, searcher: str, tokens: Tokens) -> tuple[str, int]:
     """The search, and the trial of it, that a finalist comes from."""
     for entry in Journal(folder / "search.jsonl").entries:
-        if entry.trial.method == method.removeprefix("policy of ") and entry.trial.tokens == tokens:
+        if entry.trial.method == searcher and entry.trial.tokens == tokens:
             return entry.trial.phase, entry.trial.number
-    raise SystemExit(f"{folder / 'search.jsonl'} has no trial with the {method}")
+    raise SystemExit(f"{folder / 'search.jsonl'} has no trial of {searcher} with the tokens {tokens}")
 
 
 def said(record: dict[str, Any], method: str) -> str:
@@ -48,13 +48,13 @@ def main() -> None:
         raise SystemExit(f"{source} is not there, which has the policies: run ptb_honest.py first")
     record = json.loads(source.read_text())
     args.to.mkdir(parents=True, exist_ok=True)
-    for method, name in NAMES.items():
-        tokens = tuple(record["policies"][method])
-        search, number = number_of(args.folder, method, tokens)
+    for method in (name for name in record["policies"] if name.startswith(SEARCHED)):
+        searcher, tokens = method.removeprefix(SEARCHED), tuple(record["policies"][method])
+        search, number = number_of(args.folder, searcher, tokens)
         (row,) = (row for row in record["tables"]["validation perplexity, from none"] if row["method"] == method)
         provenance = Provenance(
             space=SPACE.describe(),
-            study=f"ptb-txl, {search}, {method.removeprefix('policy of ')}",
+            study=f"ptb-txl, {search}, {searcher}",
             trial=number,
             score=row["mean"],
             model="Transformer-XL of 4 layers of 256, the recipe ptb-small",
@@ -62,10 +62,11 @@ def main() -> None:
             rate=record["rates"][method],
             date=record["date"],
             software=record["trained"][-1]["versions"],
-            note=f"{record['what']}: {said(record, method)}",
+            note=f"after {record['lengths'][method]:,} steps: {said(record, method)}",
         )
-        SPACE.decode(tokens, provenance).save(args.to / f"{name}.json")
-        print(f"{args.to / name}.json: {provenance.note}")
+        path = args.to / f"ptb-{searcher}.json"
+        SPACE.decode(tokens, provenance).save(path)
+        print(f"{path}: {provenance.note}")
 
 
 if __name__ == "__main__":

@@ -191,8 +191,12 @@ def _claim(claim: Mapping[str, Any]) -> str:
     half = "" if claim["half_interval"] is None else f" ± {claim['half_interval']:.2f}"
     return (
         f"- {metric}: the {claim['method']} {word} {claim['than']}: {claim['difference']:+.2f}{half}, "
-        f"n = {claim['n']}, p = {claim['p']:.4f} by sign flips, {claim['p_for_all_claims']:.4f} for all claims."
+        f"n = {claim['n']}, p {_p(claim['p'])} by sign flips, p {_p(claim['p_for_all_claims'])} for all claims."
     )
+
+
+def _p(value: float) -> str:
+    return f"= {value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 def simulated(path: Path) -> Iterator[str]:

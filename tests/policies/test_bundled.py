@@ -20,6 +20,14 @@ def test_every_bundled_policy_says_where_it_comes_from() -> None:
             assert getattr(provenance, what) is not None, f"{name}: {what}"
 
 
+@pytest.mark.parametrize("searcher", ["controller", "controller-paper", "random"])
+def test_those_of_penn_treebank_are_the_final_tables(searcher: str) -> None:
+    record = json.loads((Path(__file__).parents[2] / "results/ptb/honest.json").read_text())
+    policy = ad.load(f"ptb-{searcher}")
+    assert list(ad.TransformerSpace().encode(policy)) == record["policies"][f"policy of {searcher}"]
+    assert policy.provenance.rate == record["rates"][f"policy of {searcher}"]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What stands for the package's folder of policies."""
