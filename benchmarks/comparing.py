@@ -15,8 +15,9 @@ def rows_of(entries: Sequence[Entry], first: str, metric: str, shown: Callable[[
     """
     rows = []
     for trial, test in sorted(entries, key=lambda entry: entry.trial.method != first):
-        if trial.value is not None and test is not None:
-            scores = Scores(trial.value, {metric: shown(test if metric.startswith("test") else trial.value)})
+        score = test if metric.startswith("test") else trial.value
+        if trial.value is not None and score is not None:
+            scores = Scores(trial.value, {metric: shown(score)})
             rows.append(Row(Variant(trial.method, None, trial.rate), trial.seed, scores))
     return rows
 

@@ -10,6 +10,7 @@ import argparse
 import time
 
 import ptb_finalists
+import ptb_finer
 import ptb_honest
 import ptb_proxy
 import ptb_search
@@ -20,6 +21,7 @@ STAGES = {
     "search": ptb_search.main,
     "finalists": ptb_finalists.main,
     "honest": ptb_honest.main,
+    "finer": ptb_finer.main,
     "transfer": ptb_transfer.main,
 }
 

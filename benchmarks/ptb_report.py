@@ -145,6 +145,13 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
         yield ""
 
 
+def finer(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        yield from _compared(record, "validation perplexity")
+
+
 def translated(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield (
@@ -251,6 +258,7 @@ def page(before: str, lines: Sequence[str]) -> str:
 # What was found comes first, how it was looked for after it.
 STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] = {
     "honest": ("The final table", honest),
+    "finer": ("Classical methods at the rates between", finer),
     "transfer": ("The same policies on WikiText-2", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),
     "search": ("The controller against random search", searches),

@@ -8,6 +8,7 @@
     python benchmarks/ptb_sites.py        what those have learned, site by site
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
+    python benchmarks/ptb_finer.py        whether the classical methods of that table were tuned finely enough
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/multi30k.py         and a translator with the same policies
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once
@@ -16,7 +17,7 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first nine take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder` and
+The first ten take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder` and
 goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same
 command again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from
 them alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.

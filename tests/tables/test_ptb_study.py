@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import ptb_all
 import ptb_candidates
 import ptb_descent
 import ptb_finalists
+import ptb_finer
 import ptb_honest
 import ptb_orders
 import ptb_policies
@@ -33,14 +35,26 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
 
 
+def found_by_validation(honest: dict[str, Any], method: str) -> list[float]:
+    rows = honest["tables"]["validation perplexity, from none"]
+    return next(row["values"] for row in rows if row["method"] == method)
+
+
+@pytest.mark.parametrize(
+    ("rate", "around"), [(0.05, (0.0375, 0.075)), (0.025, (0.0125, 0.0375)), (0.1, (0.075, 0.125))], ids=str
+)
+def test_rates_between(rate: float, around: tuple[float, float]) -> None:
+    assert ptb_finer.between(rate, [0.1, 0.025, 0.05]) == around
+
+
 def test_from_proxy_to_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["--smoke", "--folder", str(tmp_path)]
-    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
+    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_finer):
         run(script, monkeypatch, *folder)
     jobs = len(trained)
-    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", *folder)
+    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", "finer", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
     record = json.loads((tmp_path / "proxy-half-3000-0.05-for-6000.json").read_text())
     assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
@@ -70,6 +84,12 @@ def test_from_proxy_to_table(
     claims = [claim for claim in honest["claims"] if claim["metric"] == "test perplexity"]
     assert [claim["than"] for claim in claims] == ["policy of random", honest["best_classical"], shorter]
     assert claims[0]["difference"] == by_random["policy of controller"]["difference"]
+    finer = json.loads((tmp_path / "finer.json").read_text())["tables"]
+    (rows,) = finer.values()
+    ours = f"policy of controller at {honest['rates']['policy of controller']:g}"
+    assert rows[0]["method"] == ours
+    assert rows[0]["values"] == found_by_validation(honest, "policy of controller"), "the final table's own seeds"
+    assert {"dropout at 0.025", "dropout at 0.075"} < {row["method"] for row in rows}, "between 0, 0.05 and 0.1"
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
@@ -86,7 +106,7 @@ def test_from_proxy_to_table(
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
     assert len(table.test(steps=LONGEST)) == 6 * 2
     assert len(table.test(steps=24)) == 2, "no policy"
-    assert len(table.facts["trained"]) == 4, "each journal says where it was trained, though one compiled for all"
+    assert len(table.facts["trained"]) == 5, "each journal says where it was trained, though one compiled for all"
     assert "minutes" in capsys.readouterr().out
 
 
@@ -95,7 +115,7 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json"), "--translated", str(tmp_path / "translated")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 11
+    assert page.read_text().count("Not run yet") == 12
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
     for script in (*scripts, ptb_transfer):
@@ -135,7 +155,7 @@ def test_what_did_not_work_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A child of every job diverges: tables are made all the same, and count them."""
     fakes = dict.fromkeys(("half", "small"), lambda steps: Fake(steps, diverges=True))
     monkeypatch.setattr(ptb_study, "TRAININGS", fakes)
-    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest):
+    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_finer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     for path in tmp_path.glob("*.json"):
         assert not {"Infinity", "NaN"} & set(path.read_text().replace(",", " ").split()), "JSON has neither"
