@@ -60,8 +60,9 @@ def draw_honest(record: Record, axes: Axes) -> None:
         color = COLORS.get(row["method"].partition(",")[0], OTHER)
         axes.plot(row["values"], [place] * len(row["values"]), "o", color=color, alpha=0.4, markersize=4)
         axes.plot([row["mean"]], [place], "|", color=color, markersize=18, markeredgewidth=2.5)
-        spread = f"{row['mean']:.2f} ± {row['standard_error']:.2f}"
-        axes.annotate(spread, (max(row["values"]), place), (8, 0), textcoords="offset points", va="center", fontsize=8)
+        error = "" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}"
+        told = f"{row['mean']:.2f}{error}"
+        axes.annotate(told, (max(row["values"]), place), (8, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
     axes.margins(x=0.1)
     axes.set_xlabel("test perplexity; a dot is a seed, a bar their mean ± standard error")

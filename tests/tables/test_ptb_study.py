@@ -118,7 +118,7 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     assert page.read_text().count("Not run yet") == 12
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
-    for script in (*scripts, ptb_transfer):
+    for script in (*scripts, ptb_finer, ptb_transfer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
