@@ -9,11 +9,13 @@ Treebank: for another model or text it is a first guess.
 
 import argparse
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 from autodropout.spaces import Provenance
 from autodropout.tables import Journal
+from autodropout.training.language import REWARD
 from ptb_trainings import SPACE, Tokens
 
 SEARCHED = "policy of "  # what methods of the table begin with that a search has found
@@ -56,7 +58,7 @@ def main() -> None:
             space=SPACE.describe(),
             study=f"ptb-txl, {search}, {searcher}",
             trial=number,
-            score=row["mean"],
+            score=statistics.fmean(REWARD / value for value in row["values"]),
             model="Transformer-XL of 4 layers of 256, the recipe ptb-small",
             data="Penn Treebank",
             rate=record["rates"][method],

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import small_study
 from autodropout.cli import app
 from autodropout.recipes import comparison
-from autodropout.spaces import ConvSpace, TransformerSpace
+from autodropout.spaces import ConvSpace, Provenance, TransformerSpace
 
 
 @pytest.fixture(autouse=True)
@@ -85,9 +85,42 @@ def test_ablate_and_transfer() -> None:
     assert Path("out/tiny/transfer/policy.json").exists()
 
 
+def test_a_policy_remembers_its_rate() -> None:
+    sampled = small_study.SPACE.sample(seed=3)
+    sampled.model_copy(update={"provenance": Provenance(rate=0.35)}).save("tuned.json")
+    for command in ("train", "ablate", "transfer"):
+        for given, expected in (((), 0.35), (("--rate", "0.1"), 0.1)):
+            rows = json.loads(ok(command, "tiny", "--policy", "tuned.json", *given, "--json"))["rows"]
+            assert {row["rate"] for row in rows} - {0.0} == {expected}, "of none it is 0"
+
+
+def test_no_command_judges_with_the_luck_of_another() -> None:
+    seeds = [
+        {row["seed"] for row in json.loads(ok(command, "tiny", "--policy", "policy.json", *more, "--json"))["rows"]}
+        for command in ("tune-rate", "ablate", "transfer")
+        for more in (("--seeds", "3"), ("--seeds", "3", "--first-seed", "7"))
+    ]
+    assert seeds[1::2] == [{7, 8, 9}] * 3
+    own = [*seeds[::2], {0, 1, 2}]  # the last are `confirm`'s and `train`'s
+    assert len(set.union(*own)) == 12, "no two have one in common"
+
+
+def test_a_rate_too_high_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverges(self: tiny_recipe.Training, *given: object) -> None:
+        raise FloatingPointError("train_loss is nan at step 7")
+
+    monkeypatch.setattr(tiny_recipe.Training, "fit", diverges)
+    result = CliRunner().invoke(app, ["train", "tiny", "--policy", "policy.json"])
+    assert result.exit_code == 1
+    assert "policy, seed 0: diverged" in result.stderr
+    assert "error: all have diverged: policy" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (("train", "tiny", "--rate", "0.3"), 1, "--rate 0.3: there is nothing to drop without --policy or --baseline"),
+        (("train", "tiny", "--proxy", "--method", "mixup"), 1, "--proxy and --method mixup: choose one"),
         (("train", "nothing"), 2, "'nothing' is not one of tiny, other"),
         (("train", "tiny", "--policy", "missing.json"), 1, "missing.json"),
         (("train", "tiny", "--policy", "policy.json", "--baseline", "dropout"), 1, "choose one"),

@@ -26,6 +26,8 @@ def test_those_of_penn_treebank_are_the_final_tables(searcher: str) -> None:
     policy = ad.load(f"ptb-{searcher}")
     assert list(ad.TransformerSpace().encode(policy)) == record["policies"][f"policy of {searcher}"]
     assert policy.provenance.rate == record["rates"][f"policy of {searcher}"]
+    rows = {row["method"]: row["mean"] for row in record["tables"]["validation perplexity, from none"]}
+    assert 80 / policy.provenance.score == pytest.approx(rows[f"policy of {searcher}"], rel=1e-4), "more is better"
 
 
 @pytest.fixture

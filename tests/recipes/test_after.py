@@ -4,6 +4,7 @@ import pytest
 
 import autodropout as ad
 from autodropout.recipes import after
+from autodropout.spaces import Provenance
 
 CONV = ad.ConvSpace(groups=((32, 32), (16, 16), (8, 8)), resolution=(32, 32))
 TEXT = ad.TransformerSpace()
@@ -46,6 +47,10 @@ def test_ablations_of_a_transformer_policy() -> None:
 def test_a_policy_that_looks_the_same_when_moved_is_not_trained_twice() -> None:
     names = [variant.name for variant in after.ablations(conv_policy(2, 2, 2), rate=0.3)]
     assert "moved to the next group" not in names
+    (pattern, *_) = TEXT.sample(seed=1).sites.values()
+    found = Provenance(rate=0.1)  # which makes no other policy of it
+    same = ad.TransformerPolicy(sites=dict.fromkeys(TEXT.sites, pattern), provenance=found)
+    assert "moved to the next site" not in [variant.name for variant in after.ablations(same, rate=0.2)]
 
 
 def test_transfer_to_a_larger_convnet_scales_what_is_shown_and_keeps_the_tokens() -> None:

@@ -91,10 +91,10 @@ def test_one_that_diverges_is_named_and_the_others_are_kept(tmp_path: Path, monk
 
     monkeypatch.setattr(ImageTraining, "fit_many", fit_many)
     run = Run(device="cpu")
-    with pytest.raises(FloatingPointError, match=r"not finite: none, seed 7$"):
-        compare(IMAGES, VARIANTS, [7], tmp_path, run, together=3)
-    kept = list(tmp_path.glob("*/seed-7/scores.json"))
-    assert sorted(path.parts[-3].rpartition("-")[0] for path in kept) == ["dropout", "policy"]
+    for _ in range(2):  # what has diverged is not trained again either
+        rows = compare(IMAGES, VARIANTS, [7], tmp_path, run, together=3)
+        assert [row.scores and row.scores.reward for row in rows] == [None, 0.5, 0.5]
+        monkeypatch.setattr(ImageTraining, "fit_many", None)
 
 
 def test_progress_is_one_line_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,40 @@ def test_the_test_set_is_judged_when_it_is_asked_for_later(tmp_path: Path) -> No
     assert len(CALLS) == 2
 
 
+class Fragile(Tiny):
+    """It diverges at high rates."""
+
+    def fit(self, regularizer: Regularizer, rate: float, seed: int, run: Run) -> Scores:
+        scores = super().fit(regularizer, rate, seed, run)
+        if rate + seed / 10 > 0.55:
+            raise FloatingPointError("the loss is nan at step 3")
+        return scores
+
+
+def test_one_that_diverges_is_a_result_and_the_others_go_on(tmp_path: Path) -> None:
+    high = Variant("dropout 0.9", ad.baseline("dropout"), 0.9)
+    for _ in range(2):
+        found = compare(Fragile(), [high, NONE, HALF], range(2), tmp_path)
+        assert [(row.variant.name, row.seed) for row in found if row.scores is None] == [
+            *((high.name, 0), (high.name, 1), (HALF.name, 1))
+        ]
+        assert len(CALLS) == 6, "not again the second time"
+    first, none, half = summaries(found)
+    assert (first.values, first.diverged, half.values, half.diverged) == ((), 2, (0.5,), 1)
+    assert math.isnan(first.mean)
+    assert math.isnan(none.difference), "from nothing"
+    said = table(found).splitlines()
+    assert "(2 diverged)" in said[1]
+    assert "nan" not in table(found)
+    assert "(1 diverged)" in said[3]
+
+
+def test_where_all_diverge_that_is_an_error(tmp_path: Path) -> None:
+    high = Variant("dropout 0.9", ad.baseline("dropout"), 0.9)
+    with pytest.raises(FloatingPointError, match=r"all have diverged: dropout 0\.9; they are tried again once"):
+        compare(Fragile(), [high], range(2), tmp_path)
+
+
 def rows(**rewards: list[float]) -> list[Row]:
     return [
         Row(Variant(name, None, 0.0), seed, Scores(value, {"perplexity": 80 / value}))

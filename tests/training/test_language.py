@@ -138,6 +138,13 @@ def test_seed_and_policy_decide_everything(folder: Path) -> None:
     assert len({first, *others}) == 6
 
 
+def test_what_is_said_of_a_reward(folder: Path) -> None:
+    """Also of one that is too small for a number: of a model that is all but certain of the wrong words."""
+    how = small(folder)
+    assert how.metrics("test", 0.8) == {"test_perplexity": 100.0}
+    assert how.metrics("test", 0.0)["test_perplexity"] == pytest.approx(perplexity(1e9))
+
+
 def test_the_space_is_that_of_its_model(folder: Path) -> None:
     assert small(folder).space() == ad.TransformerSpace(sites=TRANSFORMER_SITES)
 

@@ -168,14 +168,16 @@ def attach(
     """Put a policy, or a baseline, on a model. It acts while the model trains; in eval mode nothing changes.
 
     Args:
-        model: any `nn.Module`; it is not copied or wrapped, and its `state_dict` stays as it is. policy: from
-        `ad.load`, a space's `sample`, a study, or `ad.baseline`. example: one input: a tensor, a tuple of positional
-        or a dict of keyword arguments. One eval forward is traced on it. rate: the drop rate; when left out, the one
-        recorded with the policy. depth: "linear" or "constant" over depth; when left out, linear for ConvNets and
-        constant for Transformers. stem: whether normalizations before a ConvNet's first residual block are sites too.
-        kind: "convnet" or "transformer", for a baseline that both have on a model that is both. live: whether the
-        policy may be replaced by `set_policy` without compiling or capturing anything anew; every site then has a
-        mask, which is empty where the policy says nothing.
+        model: any `nn.Module`; it is not copied or wrapped, and its `state_dict` stays as it is.
+        policy: from `ad.load`, a space's `sample`, a study, or `ad.baseline`.
+        example: one input: a tensor, a tuple of positional or a dict of keyword arguments. One eval forward is traced
+            on it.
+        rate: the drop rate; when left out, the one recorded with the policy.
+        depth: "linear" or "constant" over depth; when left out, linear for ConvNets and constant for Transformers.
+        stem: whether normalizations before a ConvNet's first residual block are sites too.
+        kind: "convnet" or "transformer", for a baseline that both have on a model that is both.
+        live: whether the policy may be replaced by `set_policy` without compiling or capturing anything anew; every
+            site then has a mask, which is empty where the policy says nothing.
 
     Raises:
         ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy, or

@@ -2,8 +2,7 @@
 
 1. `torch.compile` does not notice hooks that come or go after its first call: `forget_compiled` makes it start afresh.
 2. Converting to SyncBatchNorm, or any other surgery that replaces a module, drops the hooks on it: `watch` lets the
-   model's
-   next training forward fail with an explanation.
+   model's next training forward fail with an explanation.
 """
 
 import sys

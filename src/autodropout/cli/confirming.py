@@ -13,6 +13,7 @@ from autodropout.cli.options import (
     Compile,
     DataFolder,
     Device,
+    FirstSeed,
     Rate,
     RunFolder,
     Seeds,
@@ -36,6 +37,7 @@ def confirm(
     storage: StorageUrl = STORAGE,
     top: Top = 10,
     seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
     rate: Rate = None,
     final: Final = False,
     out: RunFolder = None,
@@ -76,12 +78,15 @@ def confirm(
         bfloat16 = bfloat16 or (device != "cpu" and recipe.child.train_many is not None)
     place = Place(out or Path(plan.out) / "confirm", data, device, bfloat16, compiled)
     variants = [Variant("none", None, 0.0), *(Variant(name, trial.policy, at) for name, trial in trials.items())]
-    rows = train_all(training, variants, range(seeds), place, together)
+    rows = train_all(training, variants, range(first_seed, first_seed + seeds), place, together)
     if not rows:
         return
     means = {summary.variant.name: summary for summary in summaries(rows)}
-    best = max(trials, key=lambda name: means[name].mean)
-    policy = _leave(trials[best], means[best], at, place.out)
+    steady = [name for name in trials if not means[name].diverged]
+    if not steady:
+        raise FloatingPointError(f"each of the {len(trials)} policies diverged with one of the new seeds or more")
+    best = max(steady, key=lambda name: means[name].mean)
+    policy = _leave(trials[best], means[best], len(steady), at, place.out)
     if as_json:
         said = {"trial": trials[best].number, "in_search": trials[best].value, "mean": means[best].mean}
         print_json({"study": info.name, **as_data(rows, place), "best": said, "policy": str(policy)})
@@ -96,20 +101,22 @@ def confirm(
 
 def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:
     """What the search promised, and what came of it."""
-    before = [trial.value for trial in trials.values() if trial.value is not None]
-    after = [means[name].mean for name in trials]
-    had = "1 policy had" if len(trials) == 1 else f"{len(trials)} policies had on average"
+    again = [name for name in trials if means[name].values]
+    before = [value for name in again if (value := trials[name].value) is not None]
+    after = [means[name].mean for name in again]
+    had = "1 policy had" if len(again) == 1 else f"{len(again)} policies had on average"
     return f"{had} {statistics.fmean(before):.4f} in the search, {statistics.fmean(after):.4f} with new seeds"
 
 
-def _leave(trial: "StudyTrial", found: "Summary", rate: float, out: Path) -> Path:
+def _leave(trial: "StudyTrial", found: "Summary", policies: int, rate: float, out: Path) -> Path:
     """The policy's file, whose provenance says by what it was chosen."""
     from autodropout.spaces import Provenance
 
     policy = trial.policy
     assert policy.provenance is not None
     seeds = len(found.values)
-    note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}; {trial.value:.6g} in the search"
+    note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}, the best of {policies} such means; "
+    note += f"{trial.value:.6g} in the search"
     known = policy.provenance.model_dump() | {"score": found.mean, "rate": rate, "note": note}
     path = out / "policy.json"
     policy.model_copy(update={"provenance": Provenance.model_validate(known)}).save(path)

@@ -14,6 +14,7 @@ from autodropout.cli.options import (
     Compile,
     DataFolder,
     Device,
+    FirstSeed,
     MaybePolicy,
     MethodName,
     PolicyFile,
@@ -69,12 +70,16 @@ def train(
       autodropout train digits --smoke
     """
     chosen, what = _regularizer(policy, baseline)
+    if chosen is None and rate is not None:
+        raise ValueError(f"--rate {rate}: there is nothing to drop without --policy or --baseline")
+    if proxy and method is not None:
+        raise ValueError(f"--proxy and --method {method}: choose one, methods are full-size trainings")
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.final
     if method is not None:
         training, what = _with_method(found, method), f"{what}-{method}"
     place = Place(out or Path("out") / recipe / f"train-{what}", data, device, bfloat16, compiled, tensorboard, test)
-    at = 0.0 if chosen is None else (found.rate if rate is None else rate)
+    at = 0.0 if chosen is None else _rate(rate, chosen, found)
     train_and_tell(training, [_variant(what, chosen, at)], [seed], place, as_json)
 
 
@@ -83,6 +88,7 @@ def tune_rate(
     policy: PolicyFile,
     rates: Rates = None,
     seeds: Seeds = 1,
+    first_seed: FirstSeed = 100,
     proxy: Proxy = False,
     smoke: Smoke = False,
     out: RunFolder = None,
@@ -109,7 +115,7 @@ def tune_rate(
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
     place = Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
-    train_and_tell(training, variants, range(seeds), place, as_json, together)
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
 
 
 def ablate(
@@ -117,6 +123,7 @@ def ablate(
     policy: PolicyFile,
     rate: Rate = None,
     seeds: Seeds = 1,
+    first_seed: FirstSeed = 200,
     proxy: Proxy = False,
     smoke: Smoke = False,
     out: RunFolder = None,
@@ -140,9 +147,10 @@ def ablate(
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
-    variants = after.ablations(load(policy), found.rate if rate is None else rate)
+    whole = load(policy)
+    variants = after.ablations(whole, _rate(rate, whole, found))
     place = Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
-    train_and_tell(training, variants, range(seeds), place, as_json, together)
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
 
 
 def transfer(
@@ -150,6 +158,7 @@ def transfer(
     policy: PolicyFile,
     rate: Rate = None,
     seeds: Seeds = 1,
+    first_seed: FirstSeed = 300,
     proxy: Proxy = False,
     smoke: Smoke = False,
     out: RunFolder = None,
@@ -179,14 +188,21 @@ def transfer(
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     place.out.mkdir(parents=True, exist_ok=True)
     moved.save(place.out / "policy.json")
-    variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
-    train_and_tell(training, variants, range(seeds), place, as_json, together)
+    variants = [_variant("none", None, 0.0), _variant("policy", moved, _rate(rate, moved, found))]
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
 
 
 def _recipe(name: str, smoke: bool) -> "Recipe":
     from autodropout import recipes as known
 
     return known.get(name).smoke() if smoke else known.get(name)
+
+
+def _rate(asked: float | None, regularizer: "Regularizer", recipe: "Recipe") -> float:
+    """As `ad.attach` has it: a policy remembers its rate."""
+    provenance = getattr(regularizer, "provenance", None)
+    known = recipe.rate if provenance is None or provenance.rate is None else provenance.rate
+    return known if asked is None else asked
 
 
 def _with_method(recipe: "Recipe", name: str) -> "Training":

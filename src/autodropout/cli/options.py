@@ -138,11 +138,26 @@ MethodName = Annotated[
     str | None, typer.Option(metavar="NAME", help="The recipe's training with another method: mixup, randaugment, ...")
 ]
 Rate = Annotated[
-    float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        metavar="RATE",
+        help="The drop rate; when left out, the policy's own if it has one, else the recipe's.",
+    ),
 ]
 Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
-Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant, with seeds 0 to N - 1.")]
+Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant.")]
+FirstSeed = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Their seeds are N, N + 1, ... Commands have different ones, so that luck by which one has chosen a "
+        "policy does not help it in the next.",
+    ),
+]
 Smoke = Annotated[bool, typer.Option("--smoke", help="The same at a tiny size, to see that it runs: under a minute.")]
 Proxy = Annotated[bool, typer.Option("--proxy", help="The training of the search's children, not the full-size one.")]
 RunFolder = Annotated[

@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 
 from autodropout.search.errors import ChildError, LedgerError
 
-USERS = (ValueError, LedgerError, ChildError, ModuleNotFoundError, OSError)
-"""What a user can mend: a mistake of theirs, a file, a database, a package that is not installed, their child."""
+USERS = (ValueError, FloatingPointError, LedgerError, ChildError, ModuleNotFoundError, OSError)
+"""What a user can mend: a mistake of theirs, a rate too high, a file, a database, a missing package, their child."""
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # click's, wherever typer keeps it
 

@@ -78,7 +78,9 @@ def train_all(
             check_fit(variant.regularizer, space)
 
     def tell(row: "Row") -> None:
-        metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
+        metrics = "diverged"
+        if row.scores is not None:
+            metrics = ", ".join(f"{name} {value:.5g}" for name, value in row.scores.metrics.items())
         before = " (finished before)" if row.was_finished else ""
         typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
 
@@ -109,7 +111,10 @@ def train_and_tell(
 
 
 def as_data(rows: "Sequence[Row]", place: Place) -> dict[str, Any]:
-    """As JSON data."""
+    """As JSON data; a training that diverged has no reward."""
     keys = [{"variant": row.variant.name, "rate": row.variant.rate, "seed": row.seed} for row in rows]
-    scores = [{"reward": row.scores.reward, "metrics": dict(row.scores.metrics)} for row in rows]
+    scores = [
+        {"reward": row.scores and row.scores.reward, "metrics": dict(row.scores.metrics) if row.scores else {}}
+        for row in rows
+    ]
     return {"rows": [one | other for one, other in zip(keys, scores, strict=True)], "folder": str(place.out)}

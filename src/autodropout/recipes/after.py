@@ -21,6 +21,7 @@ from autodropout.spaces import (
     ConvPolicy,
     ConvSpace,
     Policy,
+    SequencePattern,
     Space,
     TransformerPolicy,
     TransformerSpace,
@@ -96,12 +97,16 @@ def _with_patterns(policy: ConvPolicy, patterns: list[ConvPattern]) -> ConvPolic
 
 
 def _transformer_ablations(policy: TransformerPolicy) -> dict[str, Policy]:
-    names, patterns = list(policy.sites), list(policy.sites.values())
+    patterns = list(policy.sites.values())
     found: dict[str, Policy] = {}
     for place, (name, pattern) in enumerate(policy.sites.items()):
         if not pattern.is_none:
             emptied = [*patterns[:place], pattern.model_copy(update={"size": 0}), *patterns[place + 1 :]]
-            found[f"without {name}"] = TransformerPolicy(sites=dict(zip(names, emptied, strict=True)))
+            found[f"without {name}"] = _with_sites(policy, emptied)
     moved = [patterns[-1], *patterns[:-1]]
-    found["moved to the next site"] = TransformerPolicy(sites=dict(zip(names, moved, strict=True)))
+    found["moved to the next site"] = _with_sites(policy, moved)
     return found
+
+
+def _with_sites(policy: TransformerPolicy, patterns: list[SequencePattern]) -> TransformerPolicy:
+    return TransformerPolicy(sites=dict(zip(policy.sites, patterns, strict=True)), provenance=policy.provenance)

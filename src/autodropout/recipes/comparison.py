@@ -6,14 +6,16 @@
 Each training has a folder of its own, with its checkpoints and, at its end, its scores: what was interrupted goes on,
 what is finished is read. With `together=16` so many are trained at once on one GPU. Seeds are paired: every variant is
 trained with the same ones, so a difference between two variants is the mean over seeds of their differences, and its
-interval is Student's.
+interval is Student's. A training that diverges is one of the results: it is told, and the others go on.
 """
 
 import hashlib
 import json
+import logging
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from autodropout.recipes.recipe import CrowdTraining, Training
 from autodropout.spaces.atomic import write_atomically
 from autodropout.training.distributed import ranks, world
 from autodropout.training.run import Regularizer, Run, Scores, identity
+
+log = logging.getLogger("autodropout")
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's two-sided 95% quantiles for 1, 2, ... 15 degrees of freedom."""
@@ -46,7 +50,7 @@ class Row:
 
     variant: Variant
     seed: int
-    scores: Scores
+    scores: Scores | None  # None: it diverged
     was_finished: bool = field(default=False, compare=False)  # before: its scores were read, not trained for
 
 
@@ -81,7 +85,7 @@ def compare(
             scores and nothing else: no weights and no checkpoint, so a crowd that was cut short begins anew.
 
     Raises:
-        FloatingPointError: one has diverged; those that were trained with it have left their scores.
+        FloatingPointError: all have diverged. One that has is not trained again, unless its scores are removed.
     """
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
@@ -108,6 +112,8 @@ def compare(
         for crowd in _crowds(training, left, together):
             for row in _at_once(training, crowd, run) if len(crowd) > 1 else [_alone(training, crowd[0], run)]:
                 keep(row)
+    if rows and all(row.scores is None for row in rows.values()):
+        raise FloatingPointError(f"all have diverged: {', '.join(names)}; they are tried again once {folder} is gone")
     return [rows[job.variant.name, job.seed] for job in jobs]
 
 
@@ -130,6 +136,8 @@ def _finished(job: _Job, run: Run) -> Row | None:
         return None
     try:
         data = json.loads(scores.read_text())
+        if data["reward"] is None:
+            return Row(job.variant, job.seed, None, was_finished=True)
         found = Scores(data["reward"], data["metrics"])
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{scores} is damaged: remove it to have the training judged again") from None
@@ -139,30 +147,28 @@ def _finished(job: _Job, run: Run) -> Row | None:
 
 
 def _alone(training: Training, job: _Job, run: Run) -> Row:
-    scores = training.fit(job.variant.regularizer, job.variant.rate, job.seed, replace(run, folder=job.folder))
+    try:
+        scores = training.fit(job.variant.regularizer, job.variant.rate, job.seed, replace(run, folder=job.folder))
+    except FloatingPointError as error:
+        log.warning("%s, seed %d diverged: %s", job.variant.name, job.seed, error)
+        return _scored(job, None)
     return _scored(job, scores)
 
 
-def _at_once(training: Training, jobs: Sequence[_Job], run: Run) -> Iterator[Row]:
-    """One crowd."""
+def _at_once(training: Training, jobs: Sequence[_Job], run: Run) -> list[Row]:
+    """One crowd. All of its scores are kept before anybody is told of one."""
     crowd: CrowdTraining = training  # type: ignore[assignment]  # `_crowds` has asked
     rates, seeds = [job.variant.rate for job in jobs], [job.seed for job in jobs]
     found = fit_at_once(crowd, [job.variant.regularizer for job in jobs], rates, seeds, run)
-    # All of them are kept before anybody is told of one.
-    rows = [None if scores is None else _scored(job, scores) for job, scores in zip(jobs, found, strict=True)]
-    yield from (row for row in rows if row is not None)
-    diverged = [job for job, row in zip(jobs, rows, strict=True) if row is None]
-    if diverged:
-        names = "; ".join(f"{job.variant.name}, seed {job.seed}" for job in diverged)
-        raise FloatingPointError(f"the loss was not finite: {names}")
+    return [_scored(job, scores) for job, scores in zip(jobs, found, strict=True)]
 
 
-def _scored(job: _Job, scores: Scores) -> Row:
-    """Scores are on the disk when this returns."""
+def _scored(job: _Job, scores: Scores | None) -> Row:
+    """Scores, or that there are none, are on the disk when this returns."""
     if world().writes:
         job.folder.mkdir(parents=True, exist_ok=True)
-        content = {"variant": job.variant.name, "rate": job.variant.rate, "seed": job.seed, "reward": scores.reward}
-        content |= {"metrics": dict(scores.metrics)}
+        content = {"variant": job.variant.name, "rate": job.variant.rate, "seed": job.seed}
+        content |= {"reward": scores and scores.reward, "metrics": dict(scores.metrics) if scores else {}}
         write_atomically(job.folder / "scores.json", json.dumps(content, indent=1).encode())
     return Row(job.variant, job.seed, scores)
 
@@ -176,23 +182,26 @@ def _folder_name(training: Training, variant: Variant) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A variant over its seeds, and its paired difference from the first variant."""
+    """A variant over its seeds, and its paired difference from the first variant; nan where there is no value."""
 
     variant: Variant
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # of those that did not diverge
     mean: float
     error: float | None  # standard error; None with one seed
     difference: float
     interval: float | None  # half of the difference's 95% interval; None with one seed, or for the first variant
+    diverged: int = 0  # of its seeds
 
 
 def summaries(rows: Sequence[Row], metric: str | None = None) -> list[Summary]:
     """One a variant, in the order of their first rows: of the reward, or of one of the trainings' metrics."""
     by_variant: dict[str, dict[int, float]] = {}
     variants = {row.variant.name: row.variant for row in rows}
+    diverged = Counter(row.variant.name for row in rows if row.scores is None)
     for row in rows:
-        value = row.scores.reward if metric is None else row.scores.metrics[metric]
-        by_variant.setdefault(row.variant.name, {})[row.seed] = value
+        values = by_variant.setdefault(row.variant.name, {})
+        if row.scores is not None:
+            values[row.seed] = row.scores.reward if metric is None else row.scores.metrics[metric]
     first = next(iter(by_variant.values()), {})
     found = []
     for name, values in by_variant.items():
@@ -202,10 +211,11 @@ def summaries(rows: Sequence[Row], metric: str | None = None) -> list[Summary]:
             Summary(
                 variants[name],
                 tuple(values.values()),
-                statistics.fmean(values.values()),
+                _mean(list(values.values())),
                 _error(list(values.values())),
-                statistics.fmean(differences),
+                _mean(differences),
                 None if spread is None else spread * _quantile(len(differences) - 1),
+                diverged[name],
             )
         )
     return found
@@ -220,12 +230,18 @@ def table(rows: Sequence[Row], metric: str | None = None) -> str:
     for place, summary in enumerate(found):
         mean = f"{summary.mean:.4f}" + ("" if summary.error is None else f" ± {summary.error:.4f}")
         difference = ""
-        if place:
+        if place and not math.isnan(summary.difference):
             difference = f"{summary.difference:+.4f}"
             difference += "" if summary.interval is None else f" ± {summary.interval:.4f}"
         name, rate = summary.variant.name, summary.variant.rate
-        lines.append(f"{name:{width}}  {rate:>5.2f}  {mean:>21}  {len(summary.values):>3}  {difference:>20}".rstrip())
+        line = f"{name:{width}}  {rate:>5.2f}  {mean if summary.values else '-':>21}  {len(summary.values):>3}"
+        line += f"  {difference:>20}" if len(found) > 1 else ""
+        lines.append(line.rstrip() + (f"  ({summary.diverged} diverged)" if summary.diverged else ""))
     return "\n".join(lines)
+
+
+def _mean(values: list[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
 
 
 def _error(values: list[float]) -> float | None:

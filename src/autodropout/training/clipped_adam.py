@@ -8,7 +8,6 @@ finite; all 12 drop whole words from a skip input, and their losses are ordinary
 scaling in float16 has it, rather than ending a training that may go well.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
@@ -21,14 +20,12 @@ class ClippedAdam:
         self.parameters = list(model.parameters())
         self.clip = clip
         self.adam = Adam(self.parameters, lr, fused=True)  # fused: it asks the device, not the host, whether to step
-        self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, init_scale=1.0)
 
     def step(self, loss: Tensor) -> Tensor:
         """Backward, and a step down: a 0-d tensor, 1 where it was left out, else 0."""
         self.adam.zero_grad()
-        self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.adam)  # a scale of 1 changes nothing: this is where gradients are looked at
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        self.scaler.step(self.adam)
-        self.scaler.update(1.0)
-        return norm.isfinite().logical_not()
+        loss.backward()
+        left_out = nn.utils.clip_grad_norm_(self.parameters, self.clip).isfinite().logical_not()
+        self.adam.found_inf = left_out.float()  # type: ignore[attr-defined]  # by which loss scaling leaves out steps
+        self.adam.step()
+        return left_out

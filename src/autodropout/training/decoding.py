@@ -83,7 +83,8 @@ def beam_search(
         model: in eval mode.
         source: tokens, filled up with padding.
         limits: the most tokens of each translation, the end token counted; at least 1.
-        start: the token every translation begins from. end: the one that ends it.
+        start: the token every translation begins from.
+        end: the one that ends it.
         never: tokens that no translation has, such as padding.
         beam: how widely to search.
     """

@@ -28,6 +28,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -62,6 +63,7 @@ def fit_many(
         if test_reports is not None:
             crowd.hold("test")
     except TooLarge as error:
+        _warm.clear()  # a crowd whose test images do not fit
         log.warning("%s: they are trained one after the other", error)
         run = replace(run, compile=False, test=test_reports is not None)  # it would be compiled anew for each
         alone = partial(_alone, training, run, reports, test_reports)
@@ -150,9 +152,17 @@ class Crowd:
                 more = [Slot(self.training, self.run, self._shared, kind) for _ in range(len(there), count)]
                 there += more
                 new += more
-            for slot in new:  # after all of them are made: attaching makes the compiler start afresh
-                slot.prepare()
+            with self._enough_graphs(len(new)):  # after all are made: attaching makes the compiler start afresh
+                for slot in new:
+                    slot.prepare()
         return bool(new)
+
+    def _enough_graphs(self, kinds: int) -> AbstractContextManager[None]:
+        """Every kind of baseline is compiled; beyond a limit the compiler would leave some out, with other crops."""
+        if not self.run.compile:
+            return nullcontext()
+        limit = torch._dynamo.config.recompile_limit + kinds
+        return torch._dynamo.config.patch(recompile_limit=limit)  # type: ignore[no-any-return]
 
     def advance(self, steps: int) -> None:
         """So many steps of every active child. Returns before they are done."""

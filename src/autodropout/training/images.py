@@ -116,7 +116,7 @@ class ImageTraining:
         return curve[-1][0]
 
     def metrics(self, part: str, reward: float) -> dict[str, float]:
-        """What `fit` says of a reward, or of what would be one on the test part."""
+        """What `fit` says of a reward, or of what would be one on the test part; crowds count no top-5 accuracy."""
         return {f"{part}_accuracy": reward}
 
     @property

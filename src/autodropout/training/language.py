@@ -202,7 +202,7 @@ class LanguageTraining:
 
     def metrics(self, part: str, reward: float) -> dict[str, float]:
         """What `fit` says of a reward, or of what would be one on the test part."""
-        return {f"{part}_perplexity": REWARD / reward}
+        return {f"{part}_perplexity": REWARD / max(reward, REWARD / perplexity(math.inf))}
 
     def fit_many(
         self,
