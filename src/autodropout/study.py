@@ -268,8 +268,8 @@ class Study:
 
     def __init__(self, storage: str, name: str) -> None:
         ledger = Ledger(storage)
+        weakref.finalize(self, ledger.close)  # before reading, which raises where there is no such study
         self._reader: Reader = ledger.read(name)
-        weakref.finalize(self, ledger.close)
 
     @property
     def name(self) -> str:

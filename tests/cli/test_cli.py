@@ -179,6 +179,18 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, tmp_path: Path) -> Non
     assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
 
 
+def test_a_study_of_a_cluster_goes_on_here(tiny: str) -> None:
+    ok("search", "tiny", "--storage", tiny, "--trials", "3", "--workers", "1")
+    with Ledger(tiny) as ledger:
+        cluster = {"engine": "ray", "cpus_per_child": 2.0, "gpus_per_child": 1.0}  # as a run there leaves it
+        ledger.drive(replace(ledger.read("tiny").info, attributes=cluster)).close()
+    given = ("resume", "--storage", tiny, "--engine", "local", "--trials", "5")
+    assert "are for the engine 'ray'" in refused(*given, "--gpus", "1")
+    assert json.loads(ok(*given, "--json"))["scored"] == 5
+    kept = ad.Study(tiny, "tiny").info.attributes
+    assert (kept["engine"], kept["cpus_per_child"], kept["gpus_per_child"]) == ("local", 1.0, 0.0)
+
+
 def test_a_study_of_ad_search_is_not_resumed_blindly(storage: str) -> None:
     assert "was not begun by `autodropout search`" in refused("resume", "small", "--storage", storage)
 

@@ -1,10 +1,13 @@
 """For tests of engines: tasks, children that act by their seed, processes that must be gone."""
 
+import atexit
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 from autodropout.search.jobs import Answer, Child, Engine, Report, Task
 from autodropout.spaces import ConvSpace, Policy
@@ -58,6 +61,13 @@ def by_seed(actions: dict[int, Callable[[], object]]) -> Child:
 
 def exhaust_memory() -> float:
     raise MemoryError("too much")
+
+
+def spoil_gpu(seconds: float) -> float:
+    """Fail as on a GPU, which a process takes its time to give back when it ends."""
+    sys.modules["torch"] = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True))  # type: ignore[assignment]
+    atexit.register(time.sleep, seconds)
+    return exhaust_memory()
 
 
 def hang() -> float:

@@ -21,6 +21,7 @@ from engine_tools import (
     hang,
     hang_in_c,
     run_all,
+    spoil_gpu,
     submit,
     telling,
     told,
@@ -158,6 +159,19 @@ def test_a_worker_killed_while_it_waits_is_replaced(engine: Make, tmp_path: Path
     wait_until_gone([worker])
     submit(running, 1)
     assert collect(running, 1)[0].value == 1.0, "and nobody's attempt was spent"
+
+
+def test_a_worker_that_leaves_gets_no_other_job(engine: Make, tmp_path: Path) -> None:
+    """After a failure on a GPU it does, and takes longer to end than a driver to submit the next job."""
+    pids = tmp_path / "pids"
+    running = engine(by_seed({0: telling(pids, lambda: spoil_gpu(3)), 1: telling(pids, lambda: 1.0)}))
+    submit(running, 0)
+    assert collect(running, 1)[0].failure.kind is FailureKind.OUT_OF_MEMORY
+    ((worker, _),) = told(pids)
+    submit(running, 1)
+    assert collect(running, 1)[0].value == 1.0, "and nobody's attempt was spent"
+    assert not alive(worker), "it held the GPU's memory until then"
+    assert len({pid for pid, _ in told(pids, lines=2)}) == 2
 
 
 def test_closing_ends_children_at_once(engine: Make, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_tools import by_seed, collect, task, until
+from engine_tools import PATIENCE, by_seed, collect, hang, run_all, spoil_gpu, submit, task, until
 
+from autodropout.search import seat as seats
 from autodropout.search.local import LocalEngine
 from autodropout.search.seat import Seat, child_file
+from autodropout.search.states import FailureKind
 
 
 def test_a_worker_killed_while_it_starts_costs_its_job_and_is_replaced() -> None:
@@ -78,6 +80,47 @@ def test_an_answer_that_lies_there_is_taken_however_late_we_look() -> None:
             assert [answer.value for answer in seat.check()] == [1.0]
         finally:
             seat.end()
+
+
+def cut_off(said: Path | None = None) -> float:
+    """Close the worker's socket, and whatever else is open, and linger."""
+    os.closerange(3, 256)
+    if said is not None:
+        said.touch()
+    return hang()
+
+
+def test_nobody_waits_for_a_worker_that_lingers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats, "END_SECONDS", 2 * PATIENCE)
+    said = tmp_path / "said"
+
+    def after_it() -> float:
+        until(said.exists, "the other never lingered")
+        time.sleep(1)  # the engine has seen it
+        return 0.5
+
+    running = LocalEngine(by_seed({0: lambda: cut_off(said), 1: after_it}), workers=2)
+    try:
+        submit(running, 0)
+        submit(running, 1)
+        assert [(answer.number, answer.value) for answer in collect(running, 1)] == [(1, 0.5)]
+        submit(running, 2)
+        assert collect(running, 1)[0].number == 2
+    finally:
+        running.close()
+
+
+def test_a_worker_that_lingers_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it has lost its way or has said that it leaves."""
+    monkeypatch.setattr(seats, "END_SECONDS", 1.0)
+    running = LocalEngine(by_seed({0: cut_off, 1: lambda: spoil_gpu(2 * PATIENCE)}))
+    try:
+        lost, spoiled, fine = run_all(running, range(3))
+        assert "closed its socket" in lost.failure.message
+        assert spoiled.failure.kind is FailureKind.OUT_OF_MEMORY
+        assert fine.value == 1.0
+    finally:
+        running.close()
 
 
 def test_all_workers_are_free_at_once() -> None:

@@ -10,6 +10,9 @@ from typing import Any, Self
 from autodropout.recipes import Recipe
 from autodropout.search.records import StudyInfo
 
+PER_CHILD = ("cpus_per_child", "gpus_per_child")
+"""What a child takes of a cluster's nodes: said to one engine, and no other's business."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -43,5 +46,8 @@ class Plan:
         return cls(**known)
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """With what was given on the command line; None was not."""
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        """With what was given on the command line; None was not. Another engine starts with the usual resources."""
+        changes = {name: value for name, value in given.items() if value is not None}
+        if changes.get("engine", self.engine) != self.engine:
+            changes = {field.name: field.default for field in fields(self) if field.name in PER_CHILD} | changes
+        return replace(self, **changes)

@@ -92,7 +92,7 @@ class LocalEngine:
                 for seat in self._seats:
                     self._pass_on(seat, seat.check())
                     with suppress(queue.Empty):
-                        if seat.job is None:
+                        if seat.free:
                             seat.take(self._jobs.get_nowait())
         except BaseException as error:  # noqa: BLE001  raised again where the driver sees it
             self._answers.put(error)

@@ -10,6 +10,7 @@ import platform
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import wait
 
@@ -40,6 +41,9 @@ class Host:
 
     def run(self, job: Sequence[Task]) -> list[Answer] | Question:
         """Start a job. Its answers, or the first question: `tell` what the judge says, and hear what comes next."""
+        while not self._seat.free:  # the last worker's process is still ending
+            time.sleep(TICK_SECONDS)
+            self._seat.check()
         self._seat.take(job)
         return self._next()
 
@@ -49,10 +53,9 @@ class Host:
 
     def _next(self) -> list[Answer] | Question:
         while True:
-            assert self._seat.connection is not None
-            heard = wait([self._seat.connection], TICK_SECONDS)
+            wait([] if self._seat.connection is None else [self._seat.connection], TICK_SECONDS)
             said: list[Answer] | Question | None = self._seat.check()  # also when a child never stops talking
-            if said is None and heard:
+            if said is None and self._seat.connection is not None and self._seat.connection.poll():
                 said = self._seat.hear()
             if said is not None:
                 return said

@@ -21,13 +21,13 @@ import cloudpickle
 from autodropout.search.jobs import Answer, Child, Task
 from autodropout.search.records import Failure
 from autodropout.search.states import FailureKind
-from autodropout.search.worker_process import READY
+from autodropout.search.worker_process import READY, LastWords
 
 START_SECONDS = 300.0
 """How long a worker may take until it is ready for its first job: it loads the child, and torch with it."""
 
 END_SECONDS = 10.0
-"""How long a worker that has closed its socket may take to end: it is about to, and how it ended is to be told."""
+"""How long a worker that leaves, or has closed its socket, may take to end before it is killed."""
 
 TICK_SECONDS = 0.25
 """How often deadlines are looked at; and deaths, which a socket does not tell while a fork of the worker holds it."""
@@ -46,7 +46,9 @@ class Seat:
     """A place for one worker. `child` is a file to load it from; each job has `deadline` seconds per trial; of several
     GPUs the worker sees `gpu` alone, if that is given.
 
-    Not thread-safe. Wait for `connection`, then `hear`; and `check` every `TICK_SECONDS`.
+    Not thread-safe. Wait for `connection`, then `hear`; and `check` every `TICK_SECONDS`. None of these waits for a
+    process to end, because whoever calls them may have other seats: a process that is ending has no `connection`, and
+    the seat is not `free`, until `check` has seen it gone.
     """
 
     def __init__(self, child: int, deadline: float | None, judged: bool, gpu: str | None = None) -> None:
@@ -57,11 +59,17 @@ class Seat:
         self.connection: Connection | None = None
         self.job: Sequence[Task] | None = None
 
+    @property
+    def free(self) -> bool:
+        """Whether it can take a job: it has none, nor a process that is ending and may still hold a GPU's memory."""
+        return self.job is None and (self._process is None or self.connection is not None)
+
     def take(self, job: Sequence[Task]) -> None:
         """Start a job, in a new process where there is none."""
+        assert self.free
         self.job = job
         if self._process is not None and self._process.poll() is not None:
-            self.end()  # it died while it had nothing to do
+            self._kill()  # it died while it had nothing to do
         if self._process is None:
             self._start()
         elif self._ready:
@@ -73,7 +81,8 @@ class Seat:
         try:
             message = self.connection.recv()
         except (EOFError, OSError, pickle.UnpicklingError):
-            return self._lost()
+            self._part(END_SECONDS)  # a socket closes a little before its process ends, and how it ended is to be told
+            return None
         if message == READY:
             self._ready, self._limit = True, None
             if self.job is not None:
@@ -83,6 +92,9 @@ class Seat:
             number, step, value = message
             return (number, step, value)
         self.job, self._limit = None, None
+        if isinstance(message, LastWords):
+            self._part(END_SECONDS)
+            return message.answers
         return list(message)
 
     def tell(self, stop: bool) -> None:
@@ -95,28 +107,28 @@ class Seat:
         """Look after the worker: the answers it will never give, if it has died or is past its deadline."""
         if self._process is None:
             return None
-        if self._process.poll() is not None and not (self.connection is not None and self.connection.poll()):
+        gone, late = self._process.poll() is not None, self._limit is not None and time.monotonic() > self._limit
+        if self.connection is None:  # it is ending
+            return self._lost() if gone or late else None
+        if gone and not self.connection.poll():
             return self._lost()
-        if self._limit is None or time.monotonic() <= self._limit:
+        if not late:
             return None
-        if self.connection is not None and self.connection.poll():  # it has spoken, and we come late to hear it
+        if self.connection.poll():  # it has spoken, and we come late to hear it
             said = self.hear()
             if not isinstance(said, tuple):
                 return said
         return self._overdue()
 
     def end(self) -> None:
-        """Kill the process and all that it started."""
-        if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):  # nobody of its group is left
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        if self.connection is not None:
-            self.connection.close()
-        self._process, self.connection, self._ready, self._limit = None, None, False, None
+        """Kill the process and all that it started, and wait until it is gone."""
+        if (process := self._process) is not None:
+            self._kill()
+            process.wait()
+        self._process = None
 
     def _start(self) -> None:
-        self.connection, theirs = Pipe()
+        ours, theirs = Pipe()
         with theirs:
             # Not multiprocessing.Process: it would run a script that has no `if __name__ == "__main__"` again.
             code = (
@@ -136,7 +148,7 @@ class Seat:
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._limit = time.monotonic() + START_SECONDS
+        self.connection, self._limit = ours, time.monotonic() + START_SECONDS
 
     def _environment(self) -> dict[str, str]:
         inherited = STREAMS | {name: value for name, value in os.environ.items() if name not in SECRETS}
@@ -152,8 +164,6 @@ class Seat:
     def _lost(self) -> list[Answer] | None:
         """The worker has died, or has lost its way so that it must."""
         assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)  # a socket closes a little before its process ends
         code = self._process.poll()
         how = "closed its socket" if code is None else f"exited with code {code}"
         if code is not None and code < 0:
@@ -169,8 +179,24 @@ class Seat:
 
     def _failed(self, failure: Failure) -> list[Answer] | None:
         job, self.job = self.job, None
-        self.end()
+        self._kill()
         return None if job is None else failed(job, failure)
+
+    def _kill(self) -> None:
+        """Kill the process and all that it started, as `end` does, without waiting for it."""
+        assert self._process is not None
+        with suppress(ProcessLookupError, PermissionError):  # nobody of its group is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._part(None)
+        if self._process.poll() is not None:
+            self._process = None
+
+    def _part(self, seconds: float | None) -> None:
+        """Talk no more to a process that is ending, and has so many seconds for it; None: it was killed."""
+        if self.connection is not None:
+            self.connection.close()
+        self.connection, self._ready = None, False
+        self._limit = None if seconds is None else time.monotonic() + seconds
 
 
 def failed(job: Sequence[Task], failure: Failure) -> list[Answer]:

@@ -3,7 +3,7 @@
 READY -->                         once, when the child is loaded
 <-- job                           and then, for each job,
 (number, step, value) --> stop?   when the child reports, and there is a judge
-answers -->                       one a task
+answers -->                       one a task; as `LastWords` when the worker leaves after them
 """
 
 import mmap
@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import cloudpickle
@@ -23,6 +24,13 @@ from autodropout.search.states import FailureKind
 from autodropout.search.worker import failure_of, run_job
 
 READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """The answers of a worker that takes no other job. Told, because with CUDA a process takes seconds to end."""
+
+    answers: list[Answer]
 
 
 def main(socket: int, child: int, keeper: int, judged: bool) -> None:
@@ -44,9 +52,10 @@ def main(socket: int, child: int, keeper: int, judged: bool) -> None:
             continue
         with asker:
             answers = run_job(loaded, job, asker if judged else None)
-        connection.send(answers)
         if any(map(_leaves_doubt, answers)):
+            connection.send(LastWords(answers))
             return
+        connection.send(answers)
 
 
 def _load(file: int) -> Child | Failure:
