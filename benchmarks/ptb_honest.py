@@ -94,14 +94,14 @@ def tuned(
     return found
 
 
-def none_shorter(piece: Piece, name: str, lengths: Sequence[int], seeds: int) -> list[Entry]:
-    """No policy, trained for as many steps as suit it: the best of these lengths by validation perplexity."""
-    found = []
+def none_shorter(piece: Piece, name: str, lengths: Sequence[int], seeds: int) -> dict[str, list[Entry]]:
+    """No policy, trained for each of these lengths."""
+    found = {}
     for steps in lengths:
         named = f"none, {piece.training(name, steps).steps:,} steps"
         children = [child._replace(method=named, seed=FINAL_SEED + child.seed) for child in piece.nothing(seeds)]
-        found.append(piece.train("final", name, steps, children, test=True))
-    return max(found, key=lambda entries: statistics.fmean(rewards_of(entries)), default=[])
+        found[named] = piece.train("final", name, steps, children, test=True)
+    return found
 
 
 def claim(piece: Piece, entries: Sequence[Entry], ours: str, other: str, claims: int) -> dict[str, Any]:
@@ -182,9 +182,12 @@ def final_table(
     methods = {"none": piece.nothing(1)[0].tokens} | {peer: peers[peer] for peer in used} | policies
     found = trained(piece, name, lengths, methods, settings, args.final_seeds)
     best_peer = best_of(used, found)
-    shorter = none_shorter(piece, name, args.none_steps, args.final_seeds)
-    found += shorter
-    others = (RANDOM, best_peer, *{entry.trial.method: None for entry in shorter})
+    lengths_of_none = none_shorter(piece, name, args.none_steps, args.final_seeds)
+    none_means = {method: statistics.fmean(rewards_of(entries)) for method, entries in lengths_of_none.items()}
+    best_length = sorted(none_means, key=lambda method: -none_means[method])[:1]
+    for method in best_length:
+        found += lengths_of_none[method]
+    others = (RANDOM, best_peer, *best_length)
     record = piece.record(f"{name}, tuned at {' and '.join(f'{steps:,}' for steps in lengths)} steps")
     record["tuning"] = {
         method: [setting._asdict() | {"scores": piece.scores(of)} for setting, of in by.items()]
@@ -192,6 +195,7 @@ def final_table(
     }
     record |= {"rates": {method: setting.rate for method, setting in settings.items()}, "at_the_edge": edges}
     record["lengths"] = {entry.trial.method: entry.trial.steps for entry in found}
+    record["none_lengths"] = {method: piece.shown(mean) for method, mean in none_means.items()}
     record |= {"best_classical": best_peer, "policies": methods}
     record["diverged"] = [[e.trial.method, e.trial.seed] for e in found if e.trial.value is None]
     record["tables"] = tables(found, ("none", *others), (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)

@@ -58,7 +58,10 @@ def cost(journals: Mapping[str, Path]) -> Iterator[str]:
 
 
 def searches(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield "Perplexities of single seeds; one search of each method, so another might end elsewhere."
+    yield (
+        "Perplexities of single seeds; one search of each method, so another might end elsewhere. Bands in the figure: "
+        "quartiles of each 16 policies; 95% by bootstrap over rounds of policies."
+    )
     yield ""
     head = ("method", "policies", "best", "mean of the last 64", "diverged", "minutes", "as good as random's best")
     for path, record in files.items():
@@ -104,7 +107,10 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
             again = averaged(row["again"], error=True)
             shown.append((row["method"], row["policies"], decimals(row["in_search"]), again, apart, p))
         yield from markdown(head, shown)
-        yield "p: of all ways to exchange policies between the two methods, the share whose means lie as far apart."
+        yield (
+            "Mean ± standard error (n). p: of all ways to exchange policies between the two methods, the share whose "
+            "means lie as far apart."
+        )
         yield ""
         rows = [row for row in record["rows"] if row["longer"]]
         line = [
@@ -114,7 +120,7 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
                 decimals(row["search"]),
                 averaged(row["again"], error=True),
                 f"{row['longer_rate']:g}",
-                averaged(row["longer"]),
+                averaged(row["longer"], error=True),
             )
             for row in rows
         ]
@@ -139,6 +145,7 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
         yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
         yield ""
         yield from _edges(record)
+        yield from _lengths(record)
         if record["diverged"]:
             lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
             yield f"Diverged, hence not in the table: {lost}."
@@ -168,6 +175,16 @@ def _edges(record: Record) -> Iterator[str]:
     if record["at_the_edge"]:
         yield f"The best rate was at the edge of those tried for: {'; '.join(record['at_the_edge'])}."
         yield ""
+
+
+def _lengths(record: Record) -> Iterator[str]:
+    """Which ones were tried."""
+    tried = sorted({of["steps"] for by in record["tuning"].values() for of in by})
+    yield f"Lengths tried, in steps: {', '.join(f'{steps:,}' for steps in tried)}."
+    for method, mean in record["none_lengths"].items():
+        if method not in record["lengths"]:
+            yield f"Tested but not in the table: {method}, validation perplexity {mean:.2f}."
+    yield ""
 
 
 def _compared(record: Record, metric: str) -> list[str]:
@@ -231,8 +248,9 @@ def simulated(path: Path) -> Iterator[str]:
     shown = [(r["repeats"], r["policies"], _mean(r["random"]), _mean(r["controller"])) for r in record["more_seeds"]]
     yield from markdown(("seeds a policy", "policies", "random", "controller"), shown)
     yield (
-        "Early stopping of a random search over the table's own rows, whose values are those of single seeds, with a "
-        "quarter of the steps that all of them took. A stacked crowd gains nothing by it: it takes as long with fewer."
+        "Early stopping of a random search over the table's own rows, with a quarter of the steps that all of them "
+        "took; what it takes is told by other seeds than it saw. A stacked crowd gains nothing by it: it takes as long "
+        "with fewer."
     )
     yield ""
     shown = [

@@ -72,8 +72,9 @@ def test_tune_rate_trains_with_each_rate() -> None:
     rows = json.loads(ok("tune-rate", "tiny", "--policy", "policy.json", "--json"))["rows"]
     assert [row["rate"] for row in rows] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     said = ok("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.25,0.5", "--seeds", "2")
+    assert re.search(r"^best: rate 0\.25$", said, re.M), "the first of equals"
     assert re.search(r"^rate 0\.25 +0\.25 .* 2$", said, re.M)
-    assert re.search(r"^rate 0\.5 +0\.50 .* 2 +\+0\.0000 ± 0\.0000$", said, re.M)
+    assert re.search(r"^rate 0\.5 +0\.5 .* 2 +\+0\.0000 ± 0\.0000$", said, re.M)
 
 
 def test_ablate_and_transfer() -> None:

@@ -99,9 +99,9 @@ def test_one_that_diverges_is_a_result_and_the_others_go_on(tmp_path: Path) -> N
     assert math.isnan(first.mean)
     assert math.isnan(none.difference), "from nothing"
     said = table(found).splitlines()
-    assert "(2 diverged)" in said[1]
+    assert said[1].split()[-4:] == ["diverged", "0", "of", "2"]
     assert "nan" not in table(found)
-    assert "(1 diverged)" in said[3]
+    assert said[3].split()[-3:] == ["1", "of", "2"]
 
 
 def test_where_all_diverge_that_is_an_error(tmp_path: Path) -> None:
@@ -135,8 +135,9 @@ def test_many_seeds_use_a_quantile_close_to_students() -> None:
 
 
 def test_one_seed_has_no_spread() -> None:
-    assert "±" not in table(rows(first=[0.5], second=[0.75]))
-    assert "+0.2500" in table(rows(first=[0.5], second=[0.75]))
+    lines = table(rows(first=[0.5], second=[0.75])).splitlines()
+    assert not [line for line in lines[1:] if "±" in line]
+    assert lines[2].endswith("+0.2500")
 
 
 @pytest.mark.parametrize(

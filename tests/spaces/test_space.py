@@ -7,13 +7,35 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autodropout.spaces
-from autodropout.spaces import TRANSFORMER_SITES, ConvSpace, Provenance, TransformerSpace, space_from_dict
+from autodropout.patterns import Runs, Tiling, conv_mask, sequence_mask
+from autodropout.spaces import (
+    CONV_TOKENS,
+    TRANSFORMER_SITES,
+    ConvPattern,
+    ConvSpace,
+    Provenance,
+    SequencePattern,
+    TransformerSpace,
+    canonical,
+    effective,
+    space_from_dict,
+)
 
-from .strategies import conv_policies, conv_spaces, pairs, provenances, transformer_policies, transformer_spaces
+from .strategies import (
+    conv_patterns,
+    conv_policies,
+    conv_spaces,
+    pairs,
+    provenances,
+    sequence_patterns,
+    transformer_policies,
+    transformer_spaces,
+)
 
 RESNET50 = ConvSpace(groups=((56, 56), (28, 28), (14, 14), (7, 7)), resolution=(224, 224))
 spaces = conv_spaces | transformer_spaces
@@ -75,6 +97,59 @@ def test_distinct_strings_are_distinct_policies():
     sizes, strides, shares, _ = (range(len(token.values)) for token in space.tokens)
     strings = [(a, b, c, d) for a in sizes for b in strides for c in shares for d in shares]
     assert len({space.decode(string) for string in strings}) == space.count == len(strings)
+
+
+def mask_of(pattern, shape, searched_at, seed):
+    """What a pattern keeps of a tensor, drawn as its rule draws it."""
+    rate, seed = torch.tensor(0.7), torch.tensor(seed)
+    if isinstance(pattern, SequencePattern):
+        if pattern.is_none:
+            return torch.ones(shape, dtype=torch.bool)
+        runs = Runs(pattern.size, pattern.stride, pattern.share_t, pattern.share_c)
+        return sequence_mask(runs, shape, rate, seed)[0].expand(shape)
+    p, cells = pattern, pattern.cells(at=shape[2:], searched_at=searched_at)
+    tiling = Tiling(cells.size, cells.stride, p.repeat, p.share_c, p.rotate, p.shear_x, p.shear_y)
+    return conv_mask(tiling, shape, rate, seed)[0].expand(shape)
+
+
+@given(conv_patterns, st.sampled_from((1, 1, 2, 5)), st.tuples(*[st.integers(1, 30)] * 4), st.integers(0, 2**63 - 1))
+@settings(max_examples=200, deadline=None)
+def test_strings_with_one_canonical_form_give_the_same_masks(pattern, repeat, sides, seed):
+    """On any map, also on one that the policy is moved to."""
+    searched_at, at = sides[:2], sides[2:]
+    space = ConvSpace(groups=(searched_at,))
+    indices = pattern.model_copy(update={"repeat": repeat}).encode()
+    plain = ConvPattern.decode(canonical(space, indices))
+    assert canonical(space, plain.encode()) == plain.encode()
+    masks = [mask_of(one, (2, 3, *at), searched_at, seed) for one in (ConvPattern.decode(indices), plain)]
+    assert torch.equal(*masks)
+
+
+@given(sequence_patterns, st.integers(1, 80), st.integers(0, 2**63 - 1))
+@settings(max_examples=50, deadline=None)
+def test_so_do_those_of_a_transformer(pattern, length, seed):
+    space = TransformerSpace(sites=("attention.value",))
+    plain = SequencePattern.decode(canonical(space, pattern.encode()))
+    assert plain.is_none == pattern.is_none
+    assert torch.equal(*(mask_of(one, (2, length, 3), None, seed) for one in (pattern, plain)))
+
+
+def test_tokens_said_to_have_an_effect_have_one():
+    """Another value of any such token gives another mask; the residual chooses sites, and no masks."""
+    space = ConvSpace(groups=((40, 40),))
+    for repeat in (0, 1):  # indices: once, and twice
+        pattern = (1, 2, repeat, 0, 0, 1, 1, 1)
+        acting = effective(space, pattern)
+        assert acting == (True, repeat > 0, *[True] * 6)
+        mask = mask_of(ConvPattern.decode(pattern), (4, 3, 40, 40), (40, 40), 5)
+        for position, token in enumerate(CONV_TOKENS):
+            changed = (*pattern[:position], pattern[position] ^ 1, *pattern[position + 1 :])
+            same = torch.equal(mask, mask_of(ConvPattern.decode(changed), (4, 3, 40, 40), (40, 40), 5))
+            assert same == (not acting[position] or token.name == "residual"), token.name
+    assert effective(space, (0, 2, 3, 1, 1, 1, 1, 1)) == (True, *[False] * 7)
+    both = ConvSpace(groups=((40, 40), (20, 20)))
+    assert canonical(both, (1, 4, 0, 1, 1, 1, 1, 1, 1, 4, 2, 1, 1, 1, 1, 1))[:2] == (1, 0)
+    assert canonical(both, (1, 4, 0, 1, 1, 1, 1, 1, 1, 4, 2, 1, 1, 1, 1, 1))[8:10] == (1, 4), "each place for itself"
 
 
 def test_a_seed_is_a_fixed_policy():

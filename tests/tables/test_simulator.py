@@ -11,6 +11,7 @@ from made_trials import NOISE, SPACE, STEPS, made, trial, worth
 
 from autodropout.controller import make_proposer
 from autodropout.search.halving import Halving
+from autodropout.search.protocols import Proposal, Scored
 from autodropout.tables import Rows, Smooth, Surrogate, TableError, replay_stopping, simulate
 from autodropout.tables.statistics import (
     best_so_far,
@@ -145,6 +146,29 @@ def test_the_surrogate_does_not_see_what_it_is_judged_by() -> None:
     assert abs(found.held_out[found.kind].correlation) < 0.4, "60 policies: beyond 0.4 with p < 0.002"
 
 
+def disguised(number: int, other: int) -> tuple[int, ...]:
+    """Policy `number` without a pattern in the first place: strings of the same policy, whatever `other`."""
+    return (0, other % 5, other % 2, other // 2 % 2, *SPACE.encode(SPACE.sample(number))[4:])
+
+
+def test_nor_by_another_string_or_at_another_rate() -> None:
+    """The same, where a policy's trials differ in tokens without effect and in the rate."""
+    trials = [
+        trial(number, tokens=disguised(number, 3 * number + other), rate=(0.1, 0.2, 0.3)[other], value=value)
+        for number in range(60)
+        for value in [float(np.random.default_rng([9, number]).standard_normal())]
+        for other in range(3)
+    ]
+    found = Surrogate.fit(SPACE, trials, noise=0.1)
+    assert abs(found.held_out[found.kind].correlation) < 0.4, "60 policies: beyond 0.4 with p < 0.002"
+    with pytest.raises(TableError, match="needs 10 policies or more, got 9"):
+        Surrogate.fit(SPACE, trials[:27], noise=0.1)
+    with pytest.raises(ValueError, match="two seeds or more"):
+        Surrogate.fit(SPACE, trials[:30])  # other rates are no other seeds
+    several = [trial(n, s, tokens=disguised(n, s), value=n + 0.5 * s) for n in range(20) for s in range(2)]
+    assert Surrogate.fit(SPACE, several).noise == pytest.approx(np.std([0.0, 0.5], ddof=1))
+
+
 def test_what_no_surrogate_can_be_fitted_to() -> None:
     with pytest.raises(TableError, match="needs 10 policies or more, got 9"):
         Surrogate.fit(SPACE, made(9, 2).trials(steps=STEPS))
@@ -159,7 +183,6 @@ def test_a_search_among_rows_takes_each_once(rows: Rows) -> None:
     found = simulate(make_proposer("random", SPACE, 0), rows, trials=60)
     assert len(set(found.tokens)) == 60
     assert found.distance > 0
-    assert found.best == rows.true([found.tokens[int(found.rewards.argmax())]])[0]
     with pytest.raises(ValueError, match="all 60 rows are used"):
         simulate(make_proposer("random", SPACE, 0), rows, trials=61)
     string = found.tokens[0]
@@ -167,6 +190,57 @@ def test_a_search_among_rows_takes_each_once(rows: Rows) -> None:
     assert rows.nearest(string, {string}) != string
     with pytest.raises(ValueError, match="no log-probability"):
         simulate(make_proposer("controller", SPACE, 0), rows, trials=32)
+
+
+def test_what_a_row_is_worth_its_other_seeds_say() -> None:
+    """Rewards and true values are of the seeds that were drawn, and of the rest."""
+    trials = [trial(number, seed, value=float(10 * number + seed**2)) for number in range(16) for seed in range(3)]
+    for repeats in (1, 2):
+        found = simulate(make_proposer("random", SPACE, 0), Rows(SPACE, trials), trials=16, repeats=repeats)
+        assert found.held_out.all()
+        sums = repeats * found.rewards + (3 - repeats) * found.true
+        assert sorted(sums.tolist()) == pytest.approx([30 * number + 5 for number in range(16)])
+        assert found.best == found.true[int(found.rewards.argmax())] != found.rewards.max()
+
+
+def test_where_there_is_no_other_seed_a_reward_is_said_to_be_all() -> None:
+    trials = [trial(number, seed) for number in range(16) for seed in range(2 if number < 4 else 1)]
+    world = Rows(SPACE, [*trials, trial(5, method="again")])
+    found = simulate(make_proposer("random", SPACE, 0), world, trials=16)
+    assert found.held_out.sum() == 4, "the same seed again is no other seed"
+    assert (found.true == found.rewards).tolist() == (~found.held_out).tolist()
+    with pytest.raises(ValueError, match="12 of 16 rows have fewer seeds than repeats=2"):
+        simulate(make_proposer("random", SPACE, 0), world, trials=16, repeats=2)
+    both = simulate(make_proposer("random", SPACE, 0), Rows(SPACE, trials[:8]), trials=4, repeats=2)
+    assert not both.held_out.any()
+    assert both.true.tolist() == both.rewards.tolist()
+
+
+def test_tokens_without_effect_are_no_distance() -> None:
+    """Who proposes another string of a row's policy is told of its own string, with its probability."""
+    told: list[Scored] = []
+
+    class Disguising:
+        version = 0
+
+        def propose(self, numbers: range) -> list[Proposal]:
+            return [Proposal(disguised(number, 1), -1.0 - number, 0) for number in numbers]
+
+        def update(self, batch: list[Scored]) -> dict[str, float]:
+            told.extend(batch)
+            return {}
+
+    rows = Rows(SPACE, [trial(n, s, tokens=disguised(n, 2 * s)) for n in range(20) for s in range(2)])
+    assert len(rows) == 20, "nor do they make other rows"
+    found = simulate(Disguising(), rows, trials=16)  # type: ignore[arg-type]
+    assert found.distance == 0
+    assert found.held_out.all()
+    assert found.tokens == tuple(disguised(number, 0) for number in range(16))
+    assert [(one.tokens, one.log_prob) for one in told] == [(disguised(n, 1), -1.0 - n) for n in range(16)]
+    others = Rows(SPACE, [trial(number, tokens=disguised(number + 100, 0)) for number in range(16)])
+    far = simulate(Disguising(), others, trials=16)  # type: ignore[arg-type]
+    assert far.distance > 0
+    assert all(one.log_prob is None and one.tokens in far.tokens for one in told[16:])
 
 
 def test_rows_must_be_alike() -> None:
@@ -184,6 +258,7 @@ def test_two_searches_with_one_seed_see_the_same(surrogate: Surrogate) -> None:
     assert first.tokens == again.tokens
     assert first.rewards.tolist() == again.rewards.tolist() != other.rewards.tolist()
     assert first.distance == 0
+    assert first.held_out.all()
     noise = first.rewards - first.true
     assert noise.std() == pytest.approx(surrogate.noise, rel=0.35)  # 100 draws: beyond it with p < 0.001
     assert first.incumbents[-1] == first.best
@@ -231,3 +306,10 @@ def test_early_stopping_buys_more_policies(rows: Rows) -> None:
         replay_stopping(rows, 5, None)
     with pytest.raises(TableError, match="has its curve"):
         replay_stopping(Rows(SPACE, [trial(0, curve=())]), budget, None)
+
+
+def test_what_early_stopping_finds_is_judged_by_other_seeds() -> None:
+    """A row whose first seed was lucky: its second says what it is worth, and where there is none that is said."""
+    several = [trial(number, seed, value=float((seed == 0) * number)) for number in range(8) for seed in range(2)]
+    assert replay_stopping(Rows(SPACE, several), 10**9, None)[:2] == (0.0, True)
+    assert replay_stopping(Rows(SPACE, several[::2]), 10**9, None)[:2] == (7.0, False)

@@ -115,7 +115,7 @@ def tune_rate(
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
     place = Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
-    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, choose=True)
 
 
 def ablate(

@@ -146,7 +146,7 @@ Rate = Annotated[
         help="The drop rate; when left out, the policy's own if it has one, else the recipe's.",
     ),
 ]
-Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the paper's 0.1 to 0.7.")]
+Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the recipe's when left out.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant.")]
 FirstSeed = Annotated[

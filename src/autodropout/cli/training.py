@@ -96,17 +96,25 @@ def train_and_tell(
     place: Place,
     as_json: bool,
     together: int = 1,
+    choose: bool = False,
 ) -> None:
-    """Train, then the table, or JSON."""
-    from autodropout.recipes.comparison import table
+    """Train, then a table of the rewards and of what was tested, or JSON. `choose`: say which variant is best."""
+    from autodropout.recipes.comparison import summaries, table
 
     rows = train_all(training, variants, seeds, place, together)
     if not rows:
         return
+    steady = [summary for summary in summaries(rows) if not summary.diverged]
+    best = max(steady, key=lambda summary: summary.mean).variant.name if choose and steady else None
     if as_json:
-        print_json(as_data(rows, place))
+        print_json(as_data(rows, place) | ({"best": best} if choose else {}))
         return
     typer.echo(table(rows))
+    if best is not None:
+        typer.echo(f"best: {best}")
+    metrics = next(row.scores.metrics for row in rows if row.scores is not None)
+    for metric in (name for name in metrics if name.startswith("test")):
+        typer.echo(f"\n{table(rows, metric)}")
     typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")
 
 

@@ -222,22 +222,28 @@ def summaries(rows: Sequence[Row], metric: str | None = None) -> list[Summary]:
 
 
 def table(rows: Sequence[Row], metric: str | None = None) -> str:
-    """For a terminal: mean, its standard error, n, the difference from the first variant with its 95% interval."""
+    """For a terminal: mean ± its standard error, n, the difference from the first variant ± half its 95% interval."""
     found = summaries(rows, metric)
-    width = max(len("variant"), *(len(summary.variant.name) for summary in found))
-    compared = f"{'from the first':>20}" if len(found) > 1 else ""
-    lines = [f"{'variant':{width}}  {'rate':>5}  {metric or 'reward':>21}  {'n':>3}  {compared}".rstrip()]
+    heads = [f"{metric or 'reward'} ± s.e.", "n", "from the first ± 95%"][: 3 if len(found) > 1 else 2]
+    lines = [("variant", "rate", *heads)]
     for place, summary in enumerate(found):
-        mean = f"{summary.mean:.4f}" + ("" if summary.error is None else f" ± {summary.error:.4f}")
-        difference = ""
-        if place and not math.isnan(summary.difference):
-            difference = f"{summary.difference:+.4f}"
-            difference += "" if summary.interval is None else f" ± {summary.interval:.4f}"
-        name, rate = summary.variant.name, summary.variant.rate
-        line = f"{name:{width}}  {rate:>5.2f}  {mean if summary.values else '-':>21}  {len(summary.values):>3}"
-        line += f"  {difference:>20}" if len(found) > 1 else ""
-        lines.append(line.rstrip() + (f"  ({summary.diverged} diverged)" if summary.diverged else ""))
-    return "\n".join(lines)
+        mean = _with_spread(f"{summary.mean:.4f}", summary.error) if summary.values else "diverged"
+        count = f"{len(summary.values)}" + (f" of {len(summary.values) + summary.diverged}" if summary.diverged else "")
+        apart = "" if not place or math.isnan(summary.difference) else f"{summary.difference:+.4f}"
+        cells = (mean, count, _with_spread(apart, summary.interval))[: len(heads)]
+        lines.append((summary.variant.name, f"{summary.variant.rate:g}", *cells))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            f"{cell:{'>' if place else '<'}{width}}"
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _with_spread(value: str, spread: float | None) -> str:
+    return value if spread is None else f"{value} ± {spread:.4f}"
 
 
 def _mean(values: list[float]) -> float:

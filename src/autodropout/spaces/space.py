@@ -174,16 +174,21 @@ def space_from_dict(data: Mapping[str, Any]) -> ConvSpace | TransformerSpace:
 
 
 def effective(space: Space, indices: Sequence[int]) -> tuple[bool, ...]:
-    """Whether each token has an effect: those of a place without a pattern have none, but for its size."""
+    """Whether each token has an effect, whatever the tensors' shapes.
+
+    Those of a place without a pattern have none, but for its size. Where a ConvNet's rectangle is not repeated there is
+    no gap, and its stride has none.
+    """
     tokens = space.tokens
-    sized = [token.name.endswith(".size") for token in tokens]
-    places = [token.name.rpartition(".")[0] for token in tokens]
-    empty = {
-        place
-        for place, token, size, index in zip(places, tokens, sized, indices, strict=True)
-        if size and token.values[index] == 0
-    }
-    return tuple(size or place not in empty for size, place in zip(sized, places, strict=True))
+    names = [token.name.rpartition(".")[::2] for token in tokens]  # (place, name)
+    chosen = {name: token.values[index] for name, token, index in zip(names, tokens, indices, strict=True)}
+
+    def acts(place: str, name: str) -> bool:
+        if name == "size":
+            return True
+        return chosen[place, "size"] != 0 and (name != "stride" or chosen.get((place, "repeat")) != 1)
+
+    return tuple(acts(place, name) for place, name in names)
 
 
 def canonical(space: Space, indices: Sequence[int]) -> tuple[int, ...]:

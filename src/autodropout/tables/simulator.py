@@ -12,8 +12,10 @@ their probabilities, so it cannot choose among rows: its update refuses them.
 In the world of `Smooth` every policy has the value that a surrogate expects, and rewards the noise of the seeds as it
 was measured. What is not in the surrogate, no proposer can find there.
 
-`true` values are a policy's mean over its seeds in the first world, the surrogate's in the second. The rewards a search
-sees are one seed's, or the mean over `repeats` of them.
+The rewards a search sees are one seed's, or the mean over `repeats` of them. `true` values are the surrogate's in the
+second world. In the first they are a policy's mean over its other seeds, those the search did not see. A row that has
+no others has its reward for a true value: `held_out` is False there, and the best of many such rewards is a maximum of
+noise, better than the policy is.
 """
 
 import heapq
@@ -26,32 +28,45 @@ import numpy.typing as npt
 
 from autodropout.search.halving import Halving
 from autodropout.search.protocols import Proposer, Scored
-from autodropout.spaces import Space
+from autodropout.spaces import Space, canonical
 from autodropout.tables.statistics import Floats
 from autodropout.tables.surrogate import Surrogate, active
 from autodropout.tables.trials import TableError, TableTrial
 
 Tokens = tuple[int, ...]
+Bools = npt.NDArray[np.bool_]
+
+
+class Judged(NamedTuple):
+    """Policies, as a world knows them."""
+
+    rewards: Floats  # (N,), what a search is told: means over so many seeds
+    true: Floats  # (N,), what they are worth
+    held_out: Bools  # (N,), whether that was found without what the reward was drawn from
 
 
 class World(Protocol):
     """What a simulated search needs to know of policies."""
 
+    @property
+    def space(self) -> Space:
+        """What tokens are of."""
+        ...
+
     def nearest(self, tokens: Tokens, used: set[Tokens]) -> Tokens:
         """The policy that is tried where this one is proposed."""
         ...
 
-    def true(self, tokens: Sequence[Tokens]) -> Floats:
-        """What policies are worth, (N,)."""
-        ...
-
-    def rewards(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> list[float]:
-        """What a search is told of policies: means over so many seeds, each with chance of its own."""
+    def judge(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> Judged:
+        """What comes of policies, each trained with so many seeds and with chance of its own."""
         ...
 
 
 class Rows:
-    """The policies of a table, at one rate, each with the values it had."""
+    """The policies of a table, at one rate, each with the values it had: one for a seed, the first.
+
+    A policy has the name of its first string; others that do the same are no rows of their own.
+    """
 
     def __init__(self, space: Space, trials: Sequence[TableTrial]) -> None:
         kept = [trial for trial in trials if trial.value is not None and not trial.stopped]
@@ -59,8 +74,11 @@ class Rows:
             raise TableError("these rows must be of one training, one length and one rate, and there must be some")
         self.space = space
         self.trials: dict[Tokens, list[TableTrial]] = {}
+        names: dict[Tokens, Tokens] = {}
         for trial in kept:
-            self.trials.setdefault(trial.tokens, []).append(trial)
+            row = self.trials.setdefault(names.setdefault(canonical(space, trial.tokens), trial.tokens), [])
+            if all(trial.seed != other.seed for other in row):
+                row.append(trial)
         self._strings = list(self.trials)
         self._canonical = _canonical(space, self._strings)  # (R, T)
         self._place = {tokens: place for place, tokens in enumerate(self._strings)}
@@ -75,16 +93,17 @@ class Rows:
         distance[[self._place[string] for string in used]] = self._canonical.shape[1] + 1
         return self._strings[int(distance.argmin())]
 
-    def true(self, tokens: Sequence[Tokens]) -> Floats:
-        return np.array([np.mean([_value(trial) for trial in self.trials[string]]) for string in tokens])
-
-    def rewards(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> list[float]:
-        """Of the seeds that a row has, drawn without replacement: no row can have more seeds than it was given."""
-        several = [[_value(trial) for trial in self.trials[string]] for string in tokens]
-        return [
-            float(np.mean(draw.choice(values, min(repeats, len(values)), replace=False)))
-            for values, draw in zip(several, draws, strict=True)
-        ]
+    def judge(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> Judged:
+        """Rewards are of seeds that a row has, drawn without replacement; what it is worth, of those not drawn."""
+        if few := sum(len(trials) < repeats for trials in self.trials.values()):
+            raise ValueError(f"{few} of {len(self)} rows have fewer seeds than repeats={repeats}: leave out those rows")
+        found = []
+        for string, draw in zip(tokens, draws, strict=True):
+            values = draw.permutation([_value(trial) for trial in self.trials[string]])
+            seen, others = values[:repeats], values[repeats:]
+            found.append((seen.mean(), (others if len(others) else seen).mean(), len(others) > 0))
+        rewards, true, held_out = zip(*found, strict=True)
+        return Judged(np.array(rewards), np.array(true), np.array(held_out))
 
 
 @dataclass(frozen=True)
@@ -94,16 +113,17 @@ class Smooth:
     surrogate: Surrogate
     rate: float
 
+    @property
+    def space(self) -> Space:
+        return self.surrogate.space
+
     def nearest(self, tokens: Tokens, used: set[Tokens]) -> Tokens:
         return tokens
 
-    def true(self, tokens: Sequence[Tokens]) -> Floats:
-        return self.surrogate.predict(tokens, self.rate)
-
-    def rewards(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> list[float]:
+    def judge(self, tokens: Sequence[Tokens], repeats: int, draws: Sequence[np.random.Generator]) -> Judged:
+        true = self.surrogate.predict(tokens, self.rate)  # asked once: a forest takes as long for one policy
         noise = self.surrogate.noise / np.sqrt(repeats) * np.array([draw.standard_normal() for draw in draws])
-        found: list[float] = (self.true(tokens) + noise).tolist()  # asked once: a forest takes as long for one policy
-        return found
+        return Judged(true + noise, true, np.ones(len(true), dtype=bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +133,16 @@ class Simulated:
     tokens: tuple[Tokens, ...]
     rewards: Floats  # (N,), what it saw
     true: Floats  # (N,), what they were worth
-    distance: float  # tokens by which a trial differed from what was proposed, on average
+    held_out: Bools  # (N,), False where that is nothing but the reward, for want of another seed
+    distance: float  # tokens with an effect by which a trial differed from what was proposed, on average
     repeats: int  # seeds of each trial
 
     @property
     def best(self) -> float:
-        """The true value of the policy with the best reward: what a user would go away with."""
+        """The true value of the policy with the best reward: what a user would go away with.
+
+        Where `held_out` is False for that policy, it is the best reward itself, and more than a user would get.
+        """
         return float(self.true[int(self.rewards.argmax())])
 
     @property
@@ -151,7 +175,7 @@ def simulate(
         )
     order = np.random.default_rng([seed, 1])
     tried: list[Tokens] = []
-    rewards: list[float] = []
+    found: list[Judged] = []
     far: list[int] = []
     used: set[Tokens] = set()
     flying: list[Scored] = []
@@ -161,26 +185,29 @@ def simulate(
         for proposal in proposals:
             tried.append(world.nearest(proposal.tokens, used))
             used.add(tried[-1])
-        new = tried[numbers.start :]
-        draws = [np.random.default_rng([seed, 2, number]) for number in numbers]
-        told = world.rewards(new, repeats, draws) if new else []
-        rewards.extend(told)
-        for number, tokens, proposal, reward in zip(numbers, new, proposals, told, strict=True):
-            far.append(sum(a != b for a, b in zip(tokens, proposal.tokens, strict=True)))
-            log_prob = proposal.log_prob if tokens == proposal.tokens else None
-            flying.append(Scored(number, tokens, log_prob, proposal.version, reward))
+        if new := tried[numbers.start :]:
+            found.append(world.judge(new, repeats, [np.random.default_rng([seed, 2, number]) for number in numbers]))
+            apart = _distances(world.space, new, [proposal.tokens for proposal in proposals])
+            far.extend(apart)
+            told = found[-1].rewards.tolist()
+            for number, tokens, proposal, other, reward in zip(numbers, new, proposals, apart, told, strict=True):
+                # What does the same was scored as well: then a proposer sees the very string that it wrote.
+                said = (tokens, None) if other else (proposal.tokens, proposal.log_prob)
+                flying.append(Scored(number, *said, proposal.version, reward))
         if len(flying) < minibatch:
             break  # as in a search, the rest is not learned from
         ended = set(order.choice(len(flying), minibatch, replace=False).tolist())
         proposer.update([trial for place, trial in enumerate(flying) if place in ended])
         flying = [trial for place, trial in enumerate(flying) if place not in ended]
-    return Simulated(tuple(tried), np.array(rewards), world.true(tried), float(np.mean(far)), repeats)
+    rewards, true, held_out = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Simulated(tuple(tried), rewards, true, held_out, float(np.mean(far)), repeats)
 
 
 class Stopping(NamedTuple):
     """What a number of training steps bought, with early stopping or without."""
 
     best: float  # true value of the policy with the best reward among those trained to their end
+    held_out: bool  # False: it has no other seed, so this is that reward itself, the best of many, and too good
     started: int
     finished: int
     steps: int  # trained, over all children
@@ -191,8 +218,9 @@ def replay_stopping(
 ) -> Stopping:
     """Random search over rows until `budget` steps are trained; children end early where `make`'s judge says so.
 
-    The curves are those that were recorded, so this is what early stopping would have done, and not a model of it. As
-    soon as a child ends the next row begins; children that the budget does not let finish count for nothing.
+    The curves are those that were recorded, of each row's first seed, so this is what early stopping would have done,
+    and not a model of it. What the best row is worth, its other seeds say, where it has others. As soon as a child ends
+    the next row begins; children that the budget does not let finish count for nothing.
     """
     draw = np.random.default_rng([seed, 3])
     several = list(rows.trials.values())
@@ -226,7 +254,8 @@ def replay_stopping(
     if not ended:
         raise ValueError(f"no child was trained to its end within {budget} steps")
     best = max(ended, key=_value)
-    return Stopping(float(rows.true([best.tokens])[0]), started, len(ended), spent)
+    others = [_value(trial) for trial in rows.trials[best.tokens][1:]]
+    return Stopping(float(np.mean(others or [_value(best)])), bool(others), started, len(ended), spent)
 
 
 def _value(trial: TableTrial) -> float:
@@ -237,3 +266,9 @@ def _value(trial: TableTrial) -> float:
 def _canonical(space: Space, tokens: Sequence[Tokens]) -> npt.NDArray[np.int64]:
     """(N, T): tokens without effect are all alike."""
     return np.where(active(space, tokens), np.asarray(tokens, dtype=np.int64), -1)
+
+
+def _distances(space: Space, first: Sequence[Tokens], second: Sequence[Tokens]) -> list[int]:
+    """Of each pair the tokens by which what they do differs."""
+    found: list[int] = (_canonical(space, first) != _canonical(space, second)).sum(axis=1).tolist()
+    return found

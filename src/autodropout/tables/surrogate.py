@@ -4,10 +4,11 @@
     print(surrogate)                                        # held-out error and rank correlation of each regression
     surrogate.predict([tokens], rate=0.1)                   # (N,)
 
-Features: for each token its value as one of several and as a number, zeros where the pattern of its place is none,
-since then it has no effect; and the rate. Three regressions are cross-validated and the one with the smallest held-out
-error is taken. Seeds of one policy are never divided between fitting and holding out. The held-out error contains the
-noise of single seeds: no surrogate can come below `noise`, the deviation between the seeds of one policy.
+Features: for each token its value as one of several and as a number, zeros where it has no effect; and the rate. Three
+regressions are cross-validated and the one with the smallest held-out error is taken. Trials of one policy, whatever
+their seeds, their rates and their tokens without effect, are never divided between fitting and holding out. The
+held-out error contains the noise of single seeds: no surrogate can come below `noise`, the deviation between the seeds
+of one policy.
 
 Needs `pip install scikit-learn`, imported on first use.
 """
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autodropout.spaces import Space, effective
+from autodropout.spaces import Space, canonical, effective
 from autodropout.tables.statistics import Floats, seed_spread, spearman
 from autodropout.tables.trials import TableError, TableTrial
 
@@ -60,19 +61,20 @@ class Surrogate:
         kept = [trial for trial in trials if trial.value is not None and not trial.stopped]
         if len({(trial.training, trial.steps) for trial in kept}) > 1:
             raise TableError("a surrogate is of one training and one length, these trials are of several")
-        groups: dict[tuple[tuple[int, ...], float], list[float]] = {}
-        for trial in kept:
-            assert trial.value is not None, "those without are left out"
-            groups.setdefault((trial.tokens, trial.rate), []).append(trial.value)
-        if len(groups) < 2 * FOLDS:
-            raise TableError(f"a surrogate needs {2 * FOLDS} policies or more, got {len(groups)}")
+        policies = [canonical(space, trial.tokens) for trial in kept]
+        number_of = {policy: number for number, policy in enumerate(dict.fromkeys(policies))}
+        if len(number_of) < 2 * FOLDS:
+            raise TableError(f"a surrogate needs {2 * FOLDS} policies or more, got {len(number_of)}")
         if noise is None:
-            noise = seed_spread(groups.values()).deviation
+            seeds: dict[tuple[tuple[int, ...], float], list[float]] = {}
+            for policy, trial in zip(policies, kept, strict=True):
+                assert trial.value is not None, "those without are left out"
+                seeds.setdefault((policy, trial.rate), []).append(trial.value)
+            noise = seed_spread(seeds.values()).deviation
         features = _features(space, [t.tokens for t in kept], np.array([t.rate for t in kept]))
         values = np.array([trial.value for trial in kept])
-        number_of = {group: number for number, group in enumerate(groups)}
-        which = np.array([number_of[trial.tokens, trial.rate] for trial in kept])
-        fold = np.random.default_rng(seed).permutation(len(groups))[which] % FOLDS
+        which = np.array([number_of[policy] for policy in policies])
+        fold = np.random.default_rng(seed).permutation(len(number_of))[which] % FOLDS
         held_out = {}
         for kind, model in _regressions(seed).items():
             guessed = np.empty(len(values))

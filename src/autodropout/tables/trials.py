@@ -7,7 +7,8 @@
 
 A ledger (`autodropout.search`) has one driver and many workers; a study that trains a whole crowd of children in one
 process, in pieces carried from machine to machine, needs only a file that can be appended to. A line that was cut, as a
-process that is killed leaves it, is dropped when the journal is opened again.
+process that is killed leaves it, is dropped when the journal is opened again. A journal has one writer: what another
+has appended meanwhile is never overwritten, the append is refused.
 
 The score on the test set stands beside a trial, in its `Entry`, and not inside it: who looks at trials does not see it.
 """
@@ -21,8 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autodropout.search.records import Curve
+from autodropout.search.states import PENDING
 from autodropout.spaces import ConvSpace, Space, TransformerSpace, space_from_dict
 from autodropout.spaces.records import show
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: there only the file's size tells of another writer
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from autodropout.search.reading import Reader  # which needs a database: journals do without
@@ -109,16 +116,24 @@ def from_dict(data: Mapping[str, Any], source: str) -> Entry:
         raise TableError(f"{source}: {error}") from None
 
 
-def from_ledger(study: "Reader", *, phase: str, training: str, steps: int, rate: float) -> list[Entry]:
-    """The trials of a ledger's study that have ended. The floor that a diverged child scored is not its value."""
+def from_ledger(
+    study: "Reader", *, phase: str, training: str, steps: int, rate: float, together: int = 1
+) -> list[Entry]:
+    """The trials of a ledger's study that have ended. The floor that a diverged child scored is not its value.
+
+    `together` is how many trials a job of that search carried, its `job`: a ledger knows how long the job of each trial
+    took, and not which trials shared it. Where a job was not full, as the last may be, a share is more than is said.
+    """
+    if together < 1:
+        raise ValueError(f"a job carries at least one trial, got together={together}")
     method, found = study.info.proposer, []
     for trial in study.trials():
-        if trial.value is None and trial.failure is None:
+        if trial.state in PENDING:  # one that waits for its next attempt still has the failure of its last
             continue
         failure = None if trial.failure is None else f"{trial.failure.kind.value}: {trial.failure.message}"
         seconds = 0.0
         if trial.started is not None and trial.finished is not None:
-            seconds = (trial.finished - trial.started).total_seconds()
+            seconds = (trial.finished - trial.started).total_seconds() / together
         found.append(
             Entry(
                 TableTrial(
@@ -133,6 +148,7 @@ def from_ledger(study: "Reader", *, phase: str, training: str, steps: int, rate:
                     value=trial.value if failure is None else None,
                     curve=trial.curve,
                     seconds=seconds,
+                    together=together,
                     stopped=trial.stopped,
                     failure=failure,
                     log_prob=trial.log_prob,
@@ -152,13 +168,14 @@ class Journal:
         self.entries: list[Entry] = []
         self.trainings: dict[str, Mapping[str, Any]] = {}
         self.notes: list[Mapping[str, Any]] = []
-        found, intact = self._read() if path.exists() else (None, 0)
+        self._size = 0  # bytes of the file, as this process knows it
+        self._whole = 0  # of these the whole lines; what comes after them was cut
+        found = self._read() if path.exists() else None
         if found is None and space is None:
             raise TableError(f"{path}: there is no journal, and a new one needs a space")
         if found is not None and space is not None and found != space:
             raise TableError(f"{path} is of a {found.describe()}, not of a {space.describe()}")
         self.space: Space = found if found is not None else space  # type: ignore[assignment]
-        self._whole: int | None = intact  # bytes; what comes after them in the file was cut
         if found is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._append([{"space": self.space.to_dict()}])
@@ -176,8 +193,8 @@ class Journal:
                 differing = [key for key in plain if self.trainings[name].get(key) != plain[key]]
                 raise TableError(f"{self.path}: the training {name!r} has another {', '.join(differing)} there")
             return
-        self.trainings[name] = plain
         self._append([{"training": name, "config": plain}])
+        self.trainings[name] = plain
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Keep entries: all of them are on the disk when this returns."""
@@ -189,24 +206,41 @@ class Journal:
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Keep what is true of the trials that follow: machine, versions, cost of making ready. JSON data."""
-        self.notes.append(json.loads(json.dumps(facts, allow_nan=False)))
-        self._append([{"note": self.notes[-1]}])
+        plain = json.loads(json.dumps(facts, allow_nan=False))
+        self._append([{"note": plain}])
+        self.notes.append(plain)
 
     def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        if self._whole is not None and self.path.exists():  # not before: who only reads changes nothing
-            os.truncate(self.path, self._whole)
-        self._whole = None
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+        """All of the lines, or after an error none of them. Raises where the file is not as this process left it."""
+        content = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+        with self.path.open("ab", buffering=0) as file:  # a buffer would be written again on closing
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file.fileno()).st_size
+            if size != self._size:
+                raise TableError(
+                    f"{self.path} has {size:,} bytes, not the {self._size:,} it had here: another process has written "
+                    "to it, and nothing was added. Open the journal again, and let one process write at a time"
+                )
+            try:
+                if self._whole < size:  # not before: who only reads changes nothing
+                    file.truncate(self._whole)
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except BaseException:
+                self._size = self._whole
+                file.truncate(self._whole)
+                raise
+        self._size = self._whole = self._whole + len(content)
 
-    def _read(self) -> tuple[ConvSpace | TransformerSpace | None, int]:
-        """Takes up what the file holds; the space, and how many bytes of the file are whole lines."""
+    def _read(self) -> ConvSpace | TransformerSpace | None:
+        """Takes up what the file holds; the space, where there is one."""
         content = self.path.read_bytes()
-        intact = content.rfind(b"\n") + 1
+        self._size, self._whole = len(content), content.rfind(b"\n") + 1
         space = None
-        for number, line in enumerate(content[:intact].splitlines(), start=1):
+        for number, line in enumerate(content[: self._whole].splitlines(), start=1):
             source = f"{self.path}, line {number}"
             try:
                 data = json.loads(line)
@@ -226,7 +260,7 @@ class Journal:
                 entry = from_dict(data, source)
                 check_entries([entry], space, self.trainings, source)
                 self.entries.append(entry)
-        return space, intact
+        return space
 
 
 def check_entries(
