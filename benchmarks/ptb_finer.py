@@ -1,31 +1,49 @@
-"""Were the classical methods of the final table tuned finely enough? The rates between, by validation text alone.
+"""Were the methods of the final table tuned finely enough? Rates and lengths between, by validation text alone.
 
     python benchmarks/ptb_finer.py [--smoke]      (see ptb_study.py)
 
-Classical methods, at their usual sites and at all, that came near the best of them in the tuning of `ptb_honest.py` are
-trained once more: at the rates halfway to the neighbours of their best one, as long as that, with as many seeds of the
-final table as make one job. Policies are not, so that a difference to them can only shrink. The test text is not read:
-the final table stays as it is.
+1. Classical methods, at their usual sites and at all, that came near the best of them in the tuning of `ptb_honest.py`,
+   at the rates halfway to the neighbours of their best one. Policies are not tuned further, so that a difference to
+   them can only shrink.
+2. The best classical methods and both policies for shorter and for longer than they were tuned to, at their rate and,
+   since a longer training wants more noise, at the next one in that direction.
+
+Each with as many seeds of the final table as make one job. The test text is not read: the final table stays as it is.
 """
 
+import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ptb_study
 from autodropout.tables import Entry
 from comparing import tables
-from pieces import Child
-from ptb_honest import FINAL_SEED, OURS
+from pieces import Child, Piece
+from ptb_honest import FINAL_SEED, OURS, RANDOM
 from ptb_study import study_options
 from recording import write
 
 NEAR = 1.02  # times the perplexity of the best
+LONGEST_PEERS = 2  # classical methods whose length is looked at
+LENGTHS = (3 / 4, 4 / 3)  # of the tuned one
 
 
-def between(rate: float, tried: Sequence[float]) -> tuple[float, float]:
+class Setting(NamedTuple):
+    """A method, as it is trained."""
+
+    method: str
+    rate: float
+    steps: int
+
+
+Tuning = dict[str, list[dict[str, Any]]]
+"""By method, what was tried, as the JSON file of `ptb_honest.py` has it."""
+
+
+def between(rate: float, tried: Iterable[float]) -> tuple[float, float]:
     """Halfway to the next rates; below the first, to nothing, and as far above the last."""
     rates = [0.0, *sorted(set(tried))]
     place = rates.index(rate)
@@ -34,49 +52,83 @@ def between(rate: float, tried: Sequence[float]) -> tuple[float, float]:
     return round(below, 6), round(above, 6)
 
 
-def near(tuning: dict[str, list[dict[str, Any]]], peers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Of each classical method that came near the best its best setting."""
-    tried = [(statistics.fmean(of["scores"]), peer, of) for peer in peers for of in tuning[peer] if all(of["scores"])]
+def best_of(tuning: Tuning, methods: Iterable[str]) -> list[Setting]:
+    """Of each method its best setting, the best of all first; those that are not near it are left out."""
+    tried = [
+        (statistics.fmean(of["scores"]), Setting(method, of["rate"], of["steps"]))
+        for method in methods
+        for of in tuning[method]
+        if None not in of["scores"]
+    ]
     tried.sort(key=lambda one: one[0])
-    found: dict[str, dict[str, Any]] = {}
-    for score, peer, of in tried:
+    found: dict[str, Setting] = {}
+    for score, setting in tried:
         if score < NEAR * tried[0][0]:
-            found.setdefault(peer, of)
+            found.setdefault(setting.method, setting)
+    return list(found.values())
+
+
+def settings(tuning: Tuning, peers: Sequence[str]) -> list[list[Setting]]:
+    """Three jobs: other rates, a shorter and a longer training."""
+    rates = {method: [of["rate"] for of in tried] for method, tried in tuning.items()}
+    classical = best_of(tuning, peers)
+    jobs = [[one._replace(rate=rate) for one in classical for rate in between(one.rate, rates[one.method])]]
+    both = [*classical[:LONGEST_PEERS], *(best_of(tuning, [policy])[0] for policy in (RANDOM, OURS))]
+    for direction, share in enumerate(LENGTHS):
+        other = [one._replace(steps=round(share * one.steps)) for one in both]
+        jobs.append(
+            [s for one in other for s in (one, one._replace(rate=between(one.rate, rates[one.method])[direction]))]
+        )
+    return jobs
+
+
+def train(
+    piece: Piece, name: str, jobs: Sequence[Sequence[Setting]], tokens: dict[str, tuple[int, ...]]
+) -> list[Entry]:
+    found: list[Entry] = []
+    for job in jobs:
+        seeds = max(2, piece.together // len(job))
+        for steps in dict.fromkeys(setting.steps for setting in job):
+            children = [
+                Child(one.method, 0, tokens[one.method], one.rate, FINAL_SEED + seed)
+                for one in job
+                if one.steps == steps
+                for seed in range(seeds)
+            ]
+            found += piece.train("finer", name, steps, children)
     return found
 
 
-def with_rate(entry: Entry) -> Entry:
-    """In its method's name: methods are compared at several rates."""
-    return entry._replace(trial=replace(entry.trial, method=f"{entry.trial.method} at {entry.trial.rate:g}"))
+def named(entry: Entry) -> Entry:
+    """With its rate and length in its method's name: methods are compared at several."""
+    trial = entry.trial
+    return entry._replace(trial=replace(trial, method=f"{trial.method} at {trial.rate:g}, {trial.steps:,} steps"))
+
+
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    source = args.folder / "honest.json"
+    if not source.exists():
+        raise SystemExit(f"{source} is not there, which has the tuning: run ptb_honest.py first")
+    before = json.loads(source.read_text())
+    tokens = {**piece.peers, **{name: tuple(of) for name, of in before["policies"].items()}}
+    jobs = settings(before["tuning"], list(piece.peers))
+    found = train(piece, args.longer_training, jobs, tokens)
+    seeds, methods = {entry.trial.seed for entry in found}, {entry.trial.method for entry in found}
+    final = [
+        entry
+        for entry in piece.entries("honest")
+        if entry.trial.phase == "final" and entry.trial.seed in seeds and entry.trial.method in methods
+    ]
+    ours = next(named(entry).trial.method for entry in final if entry.trial.method == OURS)
+    record = piece.record(f"{args.longer_training}: rates and lengths between those of the final table, with its seeds")
+    metric = f"validation {piece.unit}"
+    record["tables"] = tables([named(entry) for entry in final + found], (ours,), (metric,), piece.shown)
+    write(record, args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = study_options(__doc__, "finer", argv)
-    piece = ptb_study.Piece(args, "finer")
-    source = args.folder / "honest.json"
-    if not source.exists():
-        raise SystemExit(f"{source} is not there, which has the tuning: run ptb_honest.py first")
-    tuning = json.loads(source.read_text())["tuning"]
-    chosen = near(tuning, list(piece.peers))
-    seeds = max(2, args.together // (2 * len(chosen)))
-    name, found = args.longer_training, []
-    for steps in sorted({of["steps"] for of in chosen.values()}):
-        children = [
-            Child(peer, 0, piece.peers[peer], rate, FINAL_SEED + seed)
-            for peer, of in chosen.items()
-            if of["steps"] == steps
-            for rate in between(of["rate"], [tried["rate"] for tried in tuning[peer]])
-            for seed in range(seeds)
-        ]
-        found += piece.train("finer", name, steps, children)
-    same = {child.trial.seed for child in found}
-    final = [e for e in piece.entries("honest") if e.trial.phase == "final" and e.trial.seed in same]
-    compared = [e for e in final if e.trial.method == OURS or e.trial.method in chosen] + found
-    record = piece.record(f"{name}: classical methods at rates between those of the final table, {seeds} of its seeds")
-    (ours,) = {with_rate(entry).trial.method for entry in final if entry.trial.method == OURS}
-    metric = f"validation {piece.unit}"
-    record["tables"] = tables([with_rate(entry) for entry in compared], (ours,), (metric,), piece.shown)
-    write(record, args.out)
+    study(ptb_study.Piece(args, "finer"), args)
 
 
 if __name__ == "__main__":

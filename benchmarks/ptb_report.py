@@ -276,7 +276,7 @@ def page(before: str, lines: Sequence[str]) -> str:
 # What was found comes first, how it was looked for after it.
 STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] = {
     "honest": ("The final table", honest),
-    "finer": ("Classical methods at the rates between", finer),
+    "finer": ("Rates and lengths between", finer),
     "transfer": ("The same policies on WikiText-2", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),
     "search": ("The controller against random search", searches),

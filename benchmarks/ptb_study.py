@@ -8,7 +8,7 @@
     python benchmarks/ptb_sites.py        what those have learned, site by site
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
-    python benchmarks/ptb_finer.py        whether the classical methods of that table were tuned finely enough
+    python benchmarks/ptb_finer.py        whether rates and lengths between would have changed it
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/multi30k.py         and a translator with the same policies
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once

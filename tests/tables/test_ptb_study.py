@@ -87,9 +87,11 @@ def test_from_proxy_to_table(
     finer = json.loads((tmp_path / "finer.json").read_text())["tables"]
     (rows,) = finer.values()
     ours = f"policy of controller at {honest['rates']['policy of controller']:g}"
-    assert rows[0]["method"] == ours
+    assert rows[0]["method"] == f"{ours}, {LONGEST} steps"
     assert rows[0]["values"] == found_by_validation(honest, "policy of controller"), "the final table's own seeds"
-    assert {"dropout at 0.025", "dropout at 0.075"} < {row["method"] for row in rows}, "between 0, 0.05 and 0.1"
+    methods = {row["method"] for row in rows}
+    assert {f"dropout at 0.025, {LONGEST} steps", f"dropout at 0.075, {LONGEST} steps"} < methods, "by 0, 0.05 and 0.1"
+    assert {f"{ours}, {LONGEST * 3 // 4} steps", f"{ours}, {LONGEST * 4 // 3} steps"} < methods
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
