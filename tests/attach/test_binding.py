@@ -1,5 +1,8 @@
 """Which site gets what, and every way in which attaching is refused."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -95,11 +98,32 @@ class TestBaselines:
 
 class TestRefused:
     def test_a_policy_for_another_kind_of_model(self, four_groups: ad.ConvSpace) -> None:
-        with pytest.raises(ad.NoSites, match="no site of a Transformer"):
+        on_convnet = r" cannot go on a ConvNet, which this model is: no site of a Transformer"
+        with pytest.raises(ad.NoSites, match=f"^a Transformer policy{on_convnet}"):
             ad.attach(resnet18(), TRANSFORMER, rate=0.1, example=IMAGE)
+        with pytest.raises(ad.NoSites, match=f"^the baseline 'word_dropout'{on_convnet}"):
+            ad.attach(resnet18(), ad.baseline("word_dropout"), rate=0.1, example=IMAGE)
+        with pytest.raises(ad.NoSites, match=f"^kind='transformer'{on_convnet}"):
+            ad.attach(resnet18(), ad.baseline("dropout"), rate=0.1, example=IMAGE, kind="transformer")
         encoder = nn.TransformerEncoderLayer(16, 2, 32)
-        with pytest.raises(ad.NoSites, match="normalization"):
-            ad.attach(encoder, four_groups.sample(seed=0), rate=0.1, example=torch.randn(9, 2, 16))
+        for what, name in (
+            (four_groups.sample(seed=0), "a ConvNet policy"),
+            (ad.baseline("dropblock"), "the baseline"),
+        ):
+            with pytest.raises(ad.NoSites, match=f"^{name}.* cannot go on a Transformer, which this.* normalizations"):
+                ad.attach(encoder, what, rate=0.1, example=torch.randn(9, 2, 16))
+
+    def test_a_policy_on_a_model_of_neither_kind(self, four_groups: ad.ConvSpace) -> None:
+        for policy, looked_for in (
+            (TRANSFORMER, "no site of a Transf"),
+            (four_groups.sample(seed=0), "no site of a C"),
+        ):
+            with pytest.raises(ad.NoSites, match=f"^{looked_for}.*looked for"):
+                ad.attach(nn.Linear(3, 3), policy, rate=0.1, example=torch.randn(2, 3))
+
+    def test_a_kind_that_is_not_the_policys(self, four_groups: ad.ConvSpace) -> None:
+        with pytest.raises(ValueError, match="a ConvNet policy cannot go on a Transformer, which kind='transformer'"):
+            ad.attach(resnet18(), four_groups.sample(seed=0), rate=0.1, example=IMAGE, kind="transformer")
 
     def test_another_number_of_groups(self, four_groups: ad.ConvSpace) -> None:
         with pytest.raises(ValueError, match=r"4 groups \(searched at 40x40.*the model has 5 \(80x80"):
@@ -118,13 +142,52 @@ class TestRefused:
             ad.attach(nn.Linear(3, 3), ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 3))
 
     def test_a_baseline_that_has_nowhere_to_go(self) -> None:
-        with pytest.raises(ad.NoSites, match="Transformer"):
-            ad.attach(resnet18(), ad.baseline("word_dropout"), rate=0.1, example=IMAGE)
         plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
         with pytest.raises(
             ValueError, match="'stochastic_depth' goes to branch end, which this model lacks; found: main"
         ):
             ad.attach(plain, ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
+
+    def test_groups_that_a_model_lacks(self) -> None:
+        there = (
+            r"its groups are 1 \(40x40: main, identity\); 2 \(20x20: main, shortcut, identity\); 3 .*; 4 \(5x5: main"
+        )
+        with pytest.raises(ValueError, match=rf"'dropblock' goes to main of group 9, 10, which .* lacks; {there}"):
+            ad.attach(resnet18(), ad.baseline("dropblock", groups=(9, 10)), rate=0.1, example=IMAGE)
+        shortcuts = ad.baseline("dropout", sites=("shortcut",), groups=(1,))
+        with pytest.raises(ValueError, match=rf"'dropout' goes to shortcut of group 1, which .* lacks; {there}"):
+            ad.attach(resnet18(), shortcuts, rate=0.1, example=IMAGE)
+        with pytest.raises(ValueError, match="of group 1, and a transformer has no groups"):
+            ad.attach(Attention(), ad.baseline("dropout", groups=(1,)), rate=0.1, example=torch.randn(2, 9, 16))
+
+    @pytest.mark.parametrize(
+        ("policy", "message"),
+        [
+            ("ptb-controller", r"got 'ptb-controller'; ad\.load\('ptb-controller'\) reads a policy"),
+            (Path("mine.json"), r"mine\.json'\); ad\.load\('mine\.json'\) reads a policy"),
+            ("dropblock", r"got 'dropblock'; ad\.baseline\('dropblock'\) is"),
+            ({"kind": "convnet"}, "got a dict; ad.load, a space's sample and ad.baseline return such"),
+            (None, "got None; ad.load"),
+            (SimpleNamespace(policy=TRANSFORMER), r"got a SimpleNamespace, whose policy is its `\.policy`"),
+            (nn.Identity(), "got an Identity; ad.load"),
+        ],
+    )
+    def test_what_is_no_policy(self, policy: object, message: str) -> None:
+        with pytest.raises(TypeError, match=f"^attach wants a policy or a baseline, .*{message}"):
+            ad.attach(resnet18(), policy, rate=0.1, example=IMAGE)
+
+    def test_what_is_no_model(self) -> None:
+        with pytest.raises(
+            TypeError, match="the model first and then the policy, got a TransformerPolicy and a ResNet"
+        ):
+            ad.attach(TRANSFORMER, resnet18(), rate=0.1, example=IMAGE)
+        for model, got in ((None, "None"), ("resnet18", "'resnet18'"), (resnet18, "a function")):
+            with pytest.raises(TypeError, match=f"the model must be an nn.Module, got {got}"):
+                ad.attach(model, TRANSFORMER, rate=0.1, example=IMAGE)
+        with pytest.raises(TypeError, match=r"the model must be an nn\.Module, got a Tensor"):
+            ad.space(IMAGE, resnet18())
+        with pytest.raises(TypeError, match=r"the model must be an nn\.Module, got an Attachment"):
+            ad.attached(ad.attach(resnet18(), ad.baseline("dropout"), rate=0.1, example=IMAGE))
 
     @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan"), "0.3"])
     def test_rates(self, rate: object, four_groups: ad.ConvSpace) -> None:
@@ -140,6 +203,8 @@ class TestRefused:
             ad.attach(resnet18(), four_groups.sample(seed=0), rate=0.1, example=IMAGE, depth="quadratic")
         with pytest.raises(ValueError, match="got 'rnn'"):
             ad.space(resnet18(), IMAGE, kind="rnn")
+        with pytest.raises(ValueError, match="got 'rnn'"):
+            ad.attach(resnet18(), four_groups.sample(seed=0), rate=0.1, example=IMAGE, kind="rnn")
 
     def test_a_refusal_leaves_the_model_bare(self, four_groups: ad.ConvSpace) -> None:
         model = resnet18()

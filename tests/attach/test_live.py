@@ -99,6 +99,10 @@ def test_refusals() -> None:
     on = ad.attach(model, space.sample(seed=0), rate=0.1, example=MAPS, live=True)
     with pytest.raises(ValueError, match="this is a convnet, and the policy is for a transformer"):
         on.set_policy(ad.space(encoder(), SEQUENCES).sample(seed=0))
+    with pytest.raises(TypeError, match=r"set_policy wants a policy, got 'x'; ad\.load\('x'\) reads"):
+        on.set_policy("x")
+    with pytest.raises(TypeError, match="set_policy wants a policy, got the baseline 'dropblock'"):
+        on.set_policy(ad.baseline("dropblock"))
     with pytest.raises(ValueError, match="after draw_from"):
         on.draw_together()
     with pytest.raises(ValueError, match="the policy has 4 groups"):

@@ -1,9 +1,11 @@
 """Rates over training."""
 
 import pytest
+from torch import nn
 
 import autodropout as ad
 from autodropout.attach.schedule import ScheduleState
+from autodropout.layers import Dropout
 
 
 class Spy:
@@ -78,3 +80,15 @@ def test_another_schedules_state_is_refused() -> None:
 def test_mistakes(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ad.RateSchedule(Spy(), **{"shape": "linear", "rate": 0.4, "steps": 4, **options})
+
+
+@pytest.mark.parametrize(("on", "got"), [(nn.Linear(2, 2), "a Linear"), (None, "None"), ("linear", "'linear'")])
+def test_what_has_no_rate(on: object, got: str) -> None:
+    with pytest.raises(TypeError, match=f"what ad.attach returned, or of a DropLayer; got {got}$"):
+        ad.RateSchedule(on, "linear", rate=0.4, steps=4)
+
+
+def test_in_one_line() -> None:
+    schedule = ad.RateSchedule(ad.DropLayer(Dropout(), 0.1), "linear", rate=0.4, steps=4)
+    schedule.step()
+    assert repr(schedule) == "<RateSchedule linear of 0.4: step 1 of 4, rate 0.1>"

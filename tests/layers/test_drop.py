@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autodropout.layers import Drop, DropBlock, DropLayer, Dropout, baseline
 from autodropout.layers.baselines import BASELINES
+from autodropout.spaces import ConvPattern
 
 MAP = torch.ones(4, 6, 9, 9)
 
@@ -85,6 +86,26 @@ def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
     assert drop.rate.item() == 0.5
 
 
+@pytest.mark.parametrize(
+    ("rule", "got"),
+    [
+        (baseline("dropout"), r"a Baseline, whose rule is its `\.rule`"),
+        ("dropout", "'dropout'"),
+        (ConvPattern.none(), "a ConvPattern"),
+        (Dropout, "the class Dropout"),
+        (torch.nn.Dropout(0.1), "a Dropout, a module"),
+        (0.1, "0.1"),
+    ],
+)
+def test_what_is_no_rule_is_refused_at_once(rule: object, got: str) -> None:
+    with pytest.raises(TypeError, match=rf"called with \(h, rate, seed\).* in autodropout\.layers: .*; got {got}$"):
+        DropLayer(rule, 0.1)
+
+
+def test_a_function_can_be_a_rule() -> None:
+    assert torch.equal(DropLayer(lambda h, rate, seed: h * 2, 0.1)(MAP), MAP * 2)
+
+
 class TestBaselines:
     @pytest.mark.parametrize("name", BASELINES)
     def test_each_has_a_rule_and_somewhere_to_go(self, name: str) -> None:
@@ -95,6 +116,7 @@ class TestBaselines:
     def test_options(self) -> None:
         assert baseline("dropblock", block=5).rule == DropBlock(5)
         assert baseline("dropblock", groups=(3, 4)).groups == (3, 4)
+        assert baseline("dropblock", groups=[3, 4]) == baseline("dropblock", groups=(3, 4))
         assert baseline("dropout", sites=("attention.query",)).transformer == ("attention.query",)
         assert baseline("dropout", sites=("main", "shortcut")).convnet == ("main", "shortcut")
 
@@ -107,8 +129,26 @@ class TestBaselines:
             ({"name": "dropout", "sites": ("attention.quary",)}, "attention.quary"),
             ({"name": "dropout", "sites": ()}, r"got \(\)"),
             ({"name": "dropblock", "sites": ("attention.query",)}, "'dropblock' cannot go to"),
+            ({"name": []}, r"no baseline is called \[\]"),
+            ({"name": "dropout", "sites": 3}, r"as in sites=\('main',\), got 3"),
+            ({"name": "dropout", "groups": ()}, r"as in groups=\(3, 4\), got \(\)"),
+            ({"name": "dropout", "groups": (0, 1)}, r"numbered 1, 2, .*, got \(0, 1\)"),
+            ({"name": "dropout", "groups": (1.5,)}, r"numbered 1, 2, .*, got \(1\.5,\)"),
         ],
     )
     def test_mistakes(self, options: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):
+            baseline(**options)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"name": "dropout", "groups": 3}, r"a tuple of group numbers, as in groups=\(3, 4\), got 3"),
+            ({"name": "dropblock", "block": 2.5}, "block must be a whole number of cells, got 2.5"),
+            ({"name": "dropblock", "block": "7"}, "got '7'"),
+            ({"name": "dropblock", "block": True}, "got True"),
+        ],
+    )
+    def test_types(self, options: dict, message: str) -> None:
+        with pytest.raises(TypeError, match=message):
             baseline(**options)

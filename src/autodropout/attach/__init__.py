@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 from autodropout.lazy import lazy
 
 if TYPE_CHECKING:
-    from autodropout.attach.binding import Attachment, BoundSite, attach, attached, discover, space
+    from autodropout.attach.binding import Attachment, BoundSite, attach, attached, space
+    from autodropout.attach.kinds import discover
     from autodropout.attach.schedule import RateSchedule
     from autodropout.attach.sites import NoSites, Role, Site
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "autodropout.attach.binding": ["Attachment", "BoundSite", "attach", "attached", "discover", "space"],
+            "autodropout.attach.binding": ["Attachment", "BoundSite", "attach", "attached", "space"],
+            "autodropout.attach.kinds": ["discover"],
             "autodropout.attach.schedule": ["RateSchedule"],
             "autodropout.attach.sites": ["NoSites", "Role", "Site"],
         },

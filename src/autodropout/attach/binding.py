@@ -6,26 +6,23 @@ Rates follow the paper's appendix: linear over depth for ConvNets, the last site
 shortcut at the rate of its block's last site; constant for Transformers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
-from autodropout.attach.assign import Depth, at_every_site, group_sizes, rules, shares
-from autodropout.attach.convnet.find import find as find_convnet
+from autodropout.attach.arguments import check_model, check_model_and_policy, check_policy, check_rate, choose_rate
+from autodropout.attach.assign import Depth, at_every_site, group_sizes, left_out, rules, shares
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
-from autodropout.attach.sites import Finding, NoSites, Site
-from autodropout.attach.table import table
+from autodropout.attach.kinds import Kind, discover, discover_for
+from autodropout.attach.sites import Finding, Site
+from autodropout.attach.table import brief, table
 from autodropout.attach.together import Together
-from autodropout.attach.transformer.find import find as find_transformer
 from autodropout.layers import Baseline, Drop, Rule
 from autodropout.layers.drop import is_channels_last
-from autodropout.spaces import ConvPolicy, ConvSpace, Policy, TransformerPolicy, TransformerSpace
-
-Kind = Literal["convnet", "transformer"]
+from autodropout.spaces import ConvSpace, Policy, TransformerSpace
 
 
 @dataclass(frozen=True)
@@ -70,18 +67,35 @@ class Attachment:
         sites: Sequence[BoundSite],
         rate: float,
         live: bool,
+        skip_missing: bool,
     ) -> None:
         self.model = model
         self.policy = what
         self.kind = finding.kind
         self.sites = tuple(sites)
-        self.unreached = finding.unreached
+        self.unreached = finding.unreached + left_out(what, finding)
         self.rate = rate
         self.live = live
+        self._finding = finding
+        self._skip_missing = skip_missing
+
+    @property
+    def detached(self) -> bool:
+        """Whether this is no longer on its model; nothing that is set here would then do anything."""
+        return self.model.__dict__.get(KEY, {}).get("attachment") is not self
+
+    def _check_on(self) -> None:
+        if self.detached:
+            raise RuntimeError("this attachment was taken off its model by detach(): attach the policy again")
 
     def set_rate(self, rate: float) -> None:
-        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up as they are."""
-        _check_rate(rate)
+        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up as they are.
+
+        Raises:
+            RuntimeError: after `detach()`.
+        """
+        self._check_on()
+        check_rate(rate)
         for bound in self.sites:
             if bound.drop is not None:
                 bound.drop.set_rate(rate * bound.share)
@@ -92,25 +106,30 @@ class Attachment:
 
         Raises:
             ValueError: the attachment is not live, or the policy does not fit the model.
+            TypeError: it is no policy.
+            RuntimeError: after `detach()`.
         """
+        self._check_on()
+        check_policy(policy)
         if not self.live:
             raise ValueError("set_policy needs a live attachment: ad.attach(..., live=True)")
         if policy.kind != self.kind:
             raise ValueError(f"this is a {self.kind}, and the policy is for a {policy.kind}")
-        finding = Finding(self.kind, tuple(bound.site for bound in self.sites), self.unreached)
-        chosen = rules(policy, finding)
-        acting = at_every_site(chosen, finding)
+        chosen = rules(policy, self._finding, skip_missing=self._skip_missing)
+        acting = at_every_site(chosen, self._finding)
         for bound in self.sites:
             assert bound.drop is not None, "a live attachment has a drop at every site"
             bound.drop.set_rule(acting[bound.name])
         self.sites = tuple(replace(bound, rule=chosen.get(bound.name)) for bound in self.sites)
         self.policy = policy
+        self.unreached = self._finding.unreached + left_out(policy, self._finding)
 
     def draw_from(self, noise: Tensor | None) -> None:
         """Make every mask a function of `noise`, a 0-d int64 tensor that whoever trains changes from step to step.
 
         Of 64 random bits, that is: near numbers would give related masks. None: back to the device's generator.
         """
+        self._check_on()
         for bound in self.sites:
             if bound.drop is not None:
                 bound.drop.noise = noise
@@ -123,6 +142,7 @@ class Attachment:
         Raises:
             ValueError: the attachment is not live, not a ConvNet's, or does not draw from a tensor (`draw_from`).
         """
+        self._check_on()
         drops = {bound.name: bound.drop for bound in self.sites if bound.drop is not None}
         if not self.live or self.kind != "convnet" or any(drop.noise is None for drop in drops.values()):
             raise ValueError("masks are drawn together for a live attachment to a ConvNet, after draw_from(noise)")
@@ -140,6 +160,7 @@ class Attachment:
 
         They depend on no image, so a GPU can make them on another stream while images are prepared.
         """
+        self._check_on()
         if "together" not in store(self.model):
             raise ValueError("masks are drawn ahead after draw_together(), which says that they are drawn at once")
         for group in store(self.model)["together"]:
@@ -151,7 +172,10 @@ class Attachment:
         forget_compiled()
 
     def __str__(self) -> str:
-        return table(self)
+        return brief(self) if self.detached else table(self)
+
+    def __repr__(self) -> str:
+        return f"<{brief(self)}>"
 
 
 def attach(
@@ -164,6 +188,7 @@ def attach(
     stem: bool = False,
     kind: Kind | None = None,
     live: bool = False,
+    skip_missing: bool = False,
 ) -> Attachment:
     """Put a policy, or a baseline, on a model. It acts while the model trains; in eval mode nothing changes.
 
@@ -178,21 +203,25 @@ def attach(
         kind: "convnet" or "transformer", for a baseline that both have on a model that is both.
         live: whether the policy may be replaced by `set_policy` without compiling or capturing anything anew; every
             site then has a mask, which is empty where the policy says nothing.
+        skip_missing: whether sites that a Transformer policy asks for and the model lacks (attention probabilities,
+            where attention is fused) are left out rather than refused; `unreached` says which and why.
 
     Raises:
         ValueError: the model has no sites, lacks some that the policy asks for, is of another kind than the policy, or
             has a policy attached already; or a baseline is to be live.
+        TypeError: the model is no `nn.Module`, or the policy neither a policy nor a baseline.
     """
+    check_model_and_policy(model, policy)
     model = unwrap(model)
     if any(KEY in module.__dict__ for module in model.modules()):
         raise ValueError("this model has a policy attached already; call detach() on its attachment first")
-    rate = _choose_rate(policy, rate)
+    rate = choose_rate(policy, rate)
     if depth not in (None, "linear", "constant"):
         raise ValueError(f'depth must be "linear" or "constant", got {depth!r}')
     if live and isinstance(policy, Baseline):
         raise ValueError(f"a baseline ({policy.name}) cannot be live; only policies are made of tokens")
-    finding = discover(model, example, kind=kind or _kind_of(policy), stem=stem)
-    rule_of = rules(policy, finding)
+    finding = discover_for(policy, model, example, kind=kind, stem=stem)
+    rule_of = rules(policy, finding, skip_missing=skip_missing)
     acting = at_every_site(rule_of, finding) if live else rule_of
     share_of = shares(finding, depth or ("linear" if finding.kind == "convnet" else "constant"))
     device = next((parameter.device for parameter in model.parameters()), None)
@@ -201,7 +230,7 @@ def attach(
         acts, share = acting.get(site.name), share_of[site.name]
         drop = Drop(acts, rate * share, number, device, live=live) if acts is not None else None
         bound.append(BoundSite(site, rule_of.get(site.name), share, drop))
-    on = Attachment(model, policy, finding, bound, rate, live)
+    on = Attachment(model, policy, finding, bound, rate, live, skip_missing)
     try:
         for row in bound:
             if row.drop is not None:
@@ -217,6 +246,7 @@ def attach(
 
 def attached(model: nn.Module) -> Attachment | None:
     """What is attached to a model, or to a deep copy of one, whose attachment is a copy too; None when nothing is."""
+    check_model(model)
     on: Attachment | None = unwrap(model).__dict__.get(KEY, {}).get("attachment")
     return on
 
@@ -225,60 +255,11 @@ def space(
     model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False
 ) -> ConvSpace | TransformerSpace:
     """The space of a model's policies: its groups, or its sites, found by tracing one eval forward on `example`."""
+    check_model(model)
     finding = discover(unwrap(model), example, kind=kind, stem=stem)
     if finding.kind == "convnet":
         return ConvSpace(groups=group_sizes(finding), resolution=_resolution(example))
     return TransformerSpace(sites=tuple(dict.fromkeys(site.role for site in finding.sites)))
-
-
-def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> Finding:
-    """The sites of a model. Without a kind both are tried, and a model that is both must be told which is meant."""
-    finders: dict[str, Callable[[], Finding]] = {
-        "convnet": partial(find_convnet, model, example, stem=stem),
-        "transformer": partial(find_transformer, model, example),
-    }
-    if kind is not None:
-        if kind not in finders:
-            raise ValueError(f'kind must be "convnet" or "transformer", got {kind!r}')
-        return finders[kind]()
-    found: list[Finding] = []
-    problems: list[str] = []
-    for find in finders.values():
-        try:
-            found.append(find())
-        except NoSites as problem:
-            problems.append(str(problem))
-    if len(found) > 1:
-        raise ValueError(
-            'this model has sites of a ConvNet and of a Transformer: say kind="convnet" or kind="transformer"'
-        )
-    if not found:
-        raise NoSites(" ".join(problems))
-    return found[0]
-
-
-def _kind_of(policy: Policy | Baseline) -> Kind | None:
-    if isinstance(policy, ConvPolicy | TransformerPolicy):
-        return policy.kind
-    if policy.convnet and policy.transformer:
-        return None
-    return "convnet" if policy.convnet else "transformer"
-
-
-def _choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
-    recorded = (
-        policy.provenance.rate if isinstance(policy, ConvPolicy | TransformerPolicy) and policy.provenance else None
-    )
-    chosen = recorded if rate is None else rate
-    if chosen is None:
-        raise ValueError("no rate was given, and the policy records none: pass rate=0.2, say")
-    _check_rate(chosen)
-    return chosen
-
-
-def _check_rate(rate: float) -> None:
-    if not isinstance(rate, int | float) or not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
 
 
 def _resolution(example: Any) -> tuple[int, int] | None:

@@ -13,6 +13,8 @@
 
 from typing import Literal, Protocol, TypedDict, get_args
 
+from autodropout.layers.given import told
+
 Shape = Literal["constant", "linear", "early", "late"]
 
 
@@ -37,7 +39,7 @@ class RateSchedule:
     """Sets the rate of an attachment now, and again at every `step()`.
 
     Args:
-        on: an attachment.
+        on: an attachment, or a `DropLayer`.
         shape: "constant", "linear", "early" or "late".
         rate: the rate the schedule is about.
         steps: the number of steps of the whole training.
@@ -48,6 +50,8 @@ class RateSchedule:
     def __init__(
         self, on: HasRate, shape: Shape, *, rate: float, steps: int, start: float = 0.0, until: float | None = None
     ) -> None:
+        if not callable(getattr(on, "set_rate", None)):
+            raise TypeError(f"a schedule sets the rate of what ad.attach returned, or of a DropLayer; got {told(on)}")
         if shape not in get_args(Shape):
             raise ValueError(f"shape must be one of {', '.join(get_args(Shape))}, got {shape!r}")
         for name, value in (("rate", rate), ("start", start)):
@@ -81,6 +85,10 @@ class RateSchedule:
         """Go on by one step. Past the last one the rate stays as it is."""
         self._state["step"] += 1
         self._on.set_rate(self.rate)
+
+    def __repr__(self) -> str:
+        s = self._state
+        return f"<RateSchedule {s['shape']} of {s['rate']:g}: step {s['step']} of {s['steps']}, rate {self.rate:.3g}>"
 
     def state_dict(self) -> ScheduleState:
         return self._state.copy()

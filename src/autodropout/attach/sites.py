@@ -7,6 +7,7 @@
 training.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -14,6 +15,8 @@ from typing import Protocol
 from torch import nn
 
 from autodropout.layers.drop import Drop
+
+FUSED = "they exist only inside scaled_dot_product_attention"  # why a model's attention.probabilities are not reached
 
 
 class NoSites(ValueError):
@@ -57,3 +60,4 @@ class Finding:
     kind: str  # "convnet" or "transformer"
     sites: tuple[Site, ...]
     unreached: tuple[str, ...] = ()
+    missed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # role -> why -> in how many layers

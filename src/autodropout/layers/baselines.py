@@ -5,10 +5,11 @@ A baseline is a rule and the sites it goes to. The defaults follow common practi
 them, so that a comparison can be made at exactly the sites of a policy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from autodropout.layers.drop import Rule
+from autodropout.layers.given import is_whole, told
 from autodropout.layers.rules import (
     DropBlock,
     Dropout,
@@ -69,18 +70,28 @@ def baseline(
             Transformer sites ("attention.query", ...).
         groups: ConvNet groups it is limited to, as 1, 2, ...; DropBlock's authors used ResNet-50's 3 and 4.
     """
-    if name not in _PEERS:
-        raise ValueError(f"no baseline is called {name!r}; there are {', '.join(BASELINES)}")
+    if name not in BASELINES:
+        raise ValueError(f"no baseline is called {told(name)}; there are {', '.join(BASELINES)}")
     make, convnet, transformer = _PEERS[name]
     if block is not None and make is not DropBlock:
         raise ValueError(f"block={block} means nothing to {name!r}; only dropblock has a block")
     rule = DropBlock(block) if block is not None else make()
+    groups = None if groups is None else _checked_groups(groups)
     if sites is not None:
-        unknown = [s for s in sites if s not in CONVNET_SITES and s not in TRANSFORMER_SITES]
-        if unknown or not sites:
-            raise ValueError(f"sites must be some of {CONVNET_SITES + TRANSFORMER_SITES}, got {sites!r}")
+        known = CONVNET_SITES + TRANSFORMER_SITES
+        if not isinstance(sites, Collection) or not sites or not all(site in known for site in sites):
+            raise ValueError(f"sites must be some of {known}, as in sites=({known[0]!r},), got {told(sites)}")
         convnet = tuple(s for s in sites if s in CONVNET_SITES and convnet)
         transformer = tuple(s for s in sites if s in TRANSFORMER_SITES and transformer)
         if not convnet and not transformer:
             raise ValueError(f"{name!r} cannot go to {sites!r}")
     return Baseline(name, rule, convnet, transformer, groups)
+
+
+def _checked_groups(groups: object) -> tuple[int, ...]:
+    """Groups as a tuple. A single number is refused rather than understood: one way to say a thing is enough."""
+    if not isinstance(groups, Collection):
+        raise TypeError(f"groups must be a tuple of group numbers, as in groups=(3, 4), got {told(groups)}")
+    if not groups or not all(is_whole(number) and number >= 1 for number in groups):
+        raise ValueError(f"groups are numbered 1, 2, ..., as in groups=(3, 4), got {told(groups)}")
+    return tuple(groups)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from autodropout.layers.given import told
 from autodropout.patterns.bits import on_gpu
 from autodropout.patterns.draws import fresh, stream
 
@@ -165,6 +166,7 @@ class DropLayer(nn.Module):
 
     def __init__(self, rule: Rule, rate: float, site: int = 0) -> None:
         super().__init__()
+        _check_rule(rule)
         self.drop = Drop(rule, rate, site)
 
     def set_rate(self, rate: float) -> None:
@@ -175,3 +177,18 @@ class DropLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.drop.rule}, rate={self.drop.rate.item():.3g}"
+
+
+def _check_rule(rule: object) -> None:
+    """Refuse what only a forward pass would find out to be no rule."""
+    if callable(rule) and not isinstance(rule, type | nn.Module):
+        return
+    hint = ""
+    if isinstance(rule, nn.Module):
+        hint = ", a module"
+    elif hasattr(rule, "rule"):
+        hint = ", whose rule is its `.rule`"
+    raise TypeError(
+        "a DropLayer wants a rule, which is called with (h, rate, seed); rules are in autodropout.layers: "
+        f"DropBlock(7), Dropout(), ConvRule(pattern, (32, 32)), SequenceRule(pattern), ...; got {told(rule)}{hint}"
+    )

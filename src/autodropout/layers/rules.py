@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autodropout.layers.drop import PatternRule, is_channels_last, rescale, scaled
+from autodropout.layers.given import is_whole, told
 from autodropout.patterns.bits import (
     conv_bits,
     conv_dropped,
@@ -146,6 +147,8 @@ class DropBlock:
     block: int = 7
 
     def __post_init__(self) -> None:
+        if not is_whole(self.block):
+            raise TypeError(f"DropBlock's block must be a whole number of cells, got {told(self.block)}")
         if self.block < 1:
             raise ValueError(f"DropBlock's block must be at least 1 cell, got {self.block}")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from autodropout.attach.sites import Finding, NoSites, Place
+from autodropout.attach.sites import FUSED, Finding, NoSites, Place
 from autodropout.attach.transformer import attention as multihead
 from autodropout.attach.transformer import skips, torch_layers
 from autodropout.attach.transformer.graph import Call, Graph, record
@@ -20,7 +20,7 @@ from autodropout.attach.transformer.hooks import OnInput, OnOutput
 from autodropout.attach.transformer.interface import InInterface
 from autodropout.attach.transformer.layouts import Layout, Tokens, Weights, shown
 from autodropout.attach.transformer.parts import Attention, FeedForward, Linear, Parts, Residual
-from autodropout.attach.transformer.sublayers import SubLayer, numbered, refuse_shared
+from autodropout.attach.transformer.sublayers import SubLayer, counted, numbered, refuse_shared
 from autodropout.attach.transformer.torch_layers import InLayer
 
 QUERY, KEY, VALUE, PROBABILITIES, CONTEXT, OUTPUT = (*multihead.INNER, multihead.OUTPUT)
@@ -39,14 +39,14 @@ def find(model: nn.Module, example: Any) -> Finding:
     sublayers = sorted(_Search(graph).sublayers(), key=lambda sub: sub.position)
     refuse_shared(graph, sublayers)
     sites = numbered(sublayers)
-    unreached = tuple(dict.fromkeys(reason for sub in sublayers for reason in sub.unreached))
+    missed = tuple(dict.fromkeys(miss for sub in sublayers for miss in sub.missed))  # once, however often it runs
     if not sites:
-        reasons = "".join(f"\n  not reached: {reason}" for reason in unreached)
+        reasons = "".join(f"\n  not reached: {miss}" for miss in missed)
         raise NoSites(
             "no site of a Transformer was found: looked for nn.MultiheadAttention, the attention interface of "
             f"transformers, scaled_dot_product_attention, and a softmax between two products.{reasons}"
         )
-    return Finding("transformer", tuple(sites), unreached)
+    return Finding("transformer", tuple(sites), tuple(map(str, missed)), counted(missed))
 
 
 class _Search:
@@ -96,10 +96,7 @@ class _Search:
         layer = call.module
         if not torch_layers.is_stock(layer):
             sub = SubLayer("attention", call.path, call.first)
-            sub.miss(
-                "a subclass of nn.TransformerEncoderLayer with code of its own: hooks would change its fast path",
-                "all sites",
-            )
+            sub.miss("a subclass of nn.TransformerEncoderLayer with code of its own: hooks would change its fast path")
             yield sub
             return
         assert isinstance(layer, torch_layers.EncoderLayer | torch_layers.DecoderLayer)
@@ -201,7 +198,7 @@ class _Search:
 
     def probabilities(self, sub: SubLayer, found: Attention, heads: int) -> None:
         if found.softmax is None:
-            sub.miss("they exist only inside scaled_dot_product_attention", PROBABILITIES)
+            sub.miss(FUSED, PROBABILITIES)
             return
         modules = self.parts.modules_keeping_shape(found.softmax, found.result)
         if not modules:

@@ -2,12 +2,27 @@
 numbered.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from autodropout.attach.sites import Place, Site
 from autodropout.attach.transformer.graph import Graph
+from autodropout.spaces import TRANSFORMER_SITES
 
 BRANCH_ENDS = ("attention.output", "feedforward.output")
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Sites of one module that cannot be reached."""
+
+    path: str
+    roles: tuple[str, ...]  # none: all sites
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the model'}: {', '.join(self.roles) or 'all sites'}: {self.reason}"
 
 
 @dataclass
@@ -18,7 +33,7 @@ class SubLayer:
     path: str  # of the module its sites are named after
     position: int  # in forward order
     sites: list[Site] = field(default_factory=list)
-    unreached: list[str] = field(default_factory=list)
+    missed: list[Miss] = field(default_factory=list)
     calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # site name -> calls it hooks into
 
     def add(self, role: str, shape: tuple[int, ...], place: Place, calls: tuple[int, ...] = ()) -> None:
@@ -28,7 +43,7 @@ class SubLayer:
         self.calls[name] = calls
 
     def miss(self, reason: str, *roles: str) -> None:
-        self.unreached.append(f"{self.path or 'the model'}: {', '.join(roles)}: {reason}")
+        self.missed.append(Miss(self.path, roles, reason))
 
 
 def refuse_shared(graph: Graph, sublayers: list[SubLayer]) -> None:
@@ -65,3 +80,12 @@ def numbered(sublayers: list[SubLayer]) -> list[Site]:
             name = site.name if names[site.name] == 1 else f"{site.name}#{names[site.name]}"
             sites.append(replace(site, name=name, layer=layer))
     return sites
+
+
+def counted(missed: Iterable[Miss]) -> dict[str, Counter[str]]:
+    """For each role that some layer lacks: the reasons, and how many layers each is true of."""
+    found: dict[str, Counter[str]] = {}
+    for miss in missed:
+        for role in miss.roles or TRANSFORMER_SITES:
+            found.setdefault(role, Counter())[miss.reason] += 1
+    return found

@@ -1,0 +1,57 @@
+"""What a user may hand to `attach` and its like, and what is said of anything else."""
+
+import os
+
+from torch import nn
+
+from autodropout.layers import BASELINES, Baseline
+from autodropout.layers.given import told
+from autodropout.spaces import ConvPolicy, Policy, TransformerPolicy
+
+
+def check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model must be an nn.Module, got {told(model)}")
+
+
+def check_model_and_policy(model: object, policy: object) -> None:
+    if isinstance(model, ConvPolicy | TransformerPolicy | Baseline) and isinstance(policy, nn.Module):
+        raise TypeError(f"attach takes the model first and then the policy, got {told(model)} and {told(policy)}")
+    check_model(model)
+    if not isinstance(policy, ConvPolicy | TransformerPolicy | Baseline):
+        raise TypeError(f"attach wants a policy or a baseline, got {told(policy)}{_hint(policy)}")
+
+
+def check_policy(policy: object) -> None:
+    if isinstance(policy, Baseline):
+        raise TypeError(f"set_policy wants a policy, got the baseline {policy.name!r}, which is not made of tokens")
+    if not isinstance(policy, ConvPolicy | TransformerPolicy):
+        raise TypeError(f"set_policy wants a policy, got {told(policy)}{_hint(policy)}")
+
+
+def choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
+    """The rate given, else the one recorded with the policy."""
+    recorded = (
+        policy.provenance.rate if isinstance(policy, ConvPolicy | TransformerPolicy) and policy.provenance else None
+    )
+    chosen = recorded if rate is None else rate
+    if chosen is None:
+        raise ValueError("no rate was given, and the policy records none: pass rate=0.2, say")
+    check_rate(chosen)
+    return chosen
+
+
+def check_rate(rate: float) -> None:
+    if not isinstance(rate, int | float) or not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
+
+
+def _hint(policy: object) -> str:
+    """How to come to a policy from what was given instead of one."""
+    if isinstance(policy, str) and policy in BASELINES:
+        return f"; ad.baseline({policy!r}) is the baseline of this name"
+    if isinstance(policy, str | os.PathLike):
+        return f"; ad.load({os.fspath(policy)!r}) reads a policy by its name or file"
+    if isinstance(getattr(policy, "policy", None), ConvPolicy | TransformerPolicy):
+        return ", whose policy is its `.policy`"
+    return "; ad.load, a space's sample and ad.baseline return such"

@@ -1,0 +1,21 @@
+"""What a user gave, as checks and error messages see it."""
+
+import os
+from numbers import Integral
+
+from autodropout.spaces.records import show
+
+
+def told(value: object) -> str:
+    """A short value as it is, anything else by its type: the `repr` of a module or a policy fills a screen."""
+    if value is None or isinstance(value, str | int | float | list | tuple | os.PathLike):
+        return show(value)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def is_whole(value: object) -> bool:
+    """Whether this is an integer, NumPy's included; a bool is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,0 +1,129 @@
+"""What an attachment says of itself: where a pattern drops nothing, what the model drops anyway, that it is off."""
+
+import copy
+import pickle
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+from transformer_tools import bart, gpt2
+
+import autodropout as ad
+from autodropout.layers import DropBlock
+
+MAPS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def on_resnet18(example: torch.Tensor = MAPS, **options: bool) -> ad.Attachment:
+    model = torchvision.models.resnet18(num_classes=5)
+    policy = ad.space(model, example).decode((2, 0, 0, 0, 1, 0, 0, 0) * 4)
+    return ad.attach(model, policy, rate=0.3, example=example, **options)
+
+
+def on_encoder(dropout: float = 0.0) -> ad.Attachment:
+    model = nn.TransformerEncoderLayer(16, 2, 32, dropout=dropout, batch_first=True)
+    return ad.attach(model, ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 9, 16))
+
+
+class TestEmptyPatterns:
+    def test_maps_too_small_for_a_pattern(self) -> None:
+        on = on_resnet18()
+        lines = str(on).splitlines()[1:]
+        assert sorted({row.shape[2] for row in on.sites}) == [1, 2, 4, 8]
+        for row, line in zip(on.sites, lines, strict=True):
+            if row.shape[2] >= 5:
+                assert line.endswith(f"{row.rate:.3f}")
+            else:
+                assert line.endswith("  - (size=2 is 0x0 cells here)")
+                h = torch.ones(row.shape)
+                assert torch.equal(row.drop(h), h), "as the table says"
+        assert [f"size={g.pattern.size}" in str(g) and "0x0 cells" in str(g) for g in on.policy.at(32).groups] == [
+            False, True, True, True,
+        ]  # fmt: skip
+
+    def test_one_side_is_enough(self) -> None:
+        on = on_resnet18(torch.randn(2, 3, 16, 64))  # the first group's maps: 4 x 16
+        assert "(size=2 is 0x6 cells here)" in str(on).splitlines()[1]
+
+    def test_live(self) -> None:
+        assert str(on_resnet18(live=True)) == str(on_resnet18())
+
+
+class TestOwnDropout:
+    def last(self, on: ad.Attachment) -> str:
+        return str(on).splitlines()[-1]
+
+    def test_none(self) -> None:
+        assert "own dropout" not in str(on_resnet18())
+        assert "own dropout" not in str(on_encoder())
+
+    def test_of_torch(self) -> None:
+        """Three `nn.Dropout`, and the number that `nn.MultiheadAttention` keeps."""
+        assert self.last(on_encoder(0.25)) == "the model's own dropout stays: 4 modules, 0.25"
+
+    def test_of_hugging_face(self) -> None:
+        model, example = gpt2()
+        on = ad.attach(model, ad.load("ptb-controller"), example=example)
+        assert self.last(on) == "the model's own dropout stays: 7 modules, 0.1"  # 3 a layer, and the embedding's
+        model, example = bart()
+        on = ad.attach(model, ad.load("ptb-controller"), example=example)
+        assert self.last(on).startswith("the model's own dropout stays: ")  # functions, of numbers that modules keep
+
+    def test_of_vision_libraries(self) -> None:
+        example = torch.randn(1, 3, 64, 64)
+        model = torchvision.models.efficientnet_b0()
+        on = ad.attach(model, ad.baseline("dropblock"), rate=0.1, example=example)
+        assert self.last(on) == "the model's own dropout stays: 16 modules, 0.0125 to 0.2"  # StochasticDepth, a head
+        model = timm.create_model("resnet18", drop_path_rate=0.1)
+        on = ad.attach(model, ad.baseline("dropblock"), rate=0.1, example=example)
+        assert self.last(on) == "the model's own dropout stays: 7 modules, 0.0143 to 0.1"
+
+    def test_of_ours(self) -> None:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), ad.DropLayer(DropBlock(3), 0.5))
+        on = ad.attach(model, ad.baseline("dropout"), rate=0.1, example=MAPS)
+        assert self.last(on) == "the model's own dropout stays: 1 module, 0.5"
+
+
+class TestDetached:
+    def test_it_says_so(self) -> None:
+        on = on_resnet18(live=True)
+        policy, rates = on.policy, [row.rate for row in on.sites]
+        assert not on.detached
+        on.detach()
+        assert on.detached
+        assert str(on) == "Attachment of a convnet policy on ResNet: detached"
+        assert repr(on) == f"<{on}>"
+        calls = (
+            lambda: on.set_rate(0.1), lambda: on.set_policy(policy), lambda: on.draw_from(None), on.draw_together,
+            lambda: on.draw_ahead(2), lambda: ad.RateSchedule(on, "linear", rate=0.1, steps=3),
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(RuntimeError, match=r"^this attachment was taken off its model by detach\(\): attach"):
+                call()
+        assert [row.rate for row in on.sites] == rates
+
+    def test_twice_is_once(self) -> None:
+        on = on_resnet18()
+        on.detach()
+        on.detach()
+        again = ad.attach(on.model, on.policy, rate=0.1, example=MAPS)
+        assert not again.detached
+        assert on.detached
+
+    def test_copies_are_on_their_own_models(self) -> None:
+        on = on_encoder()
+        twins = [copy.deepcopy(on.model), pickle.loads(pickle.dumps(on.model))]
+        on.detach()
+        for twin in twins:
+            its = ad.attached(twin)
+            assert not its.detached
+            its.set_rate(0.2)
+
+
+def test_in_one_line() -> None:
+    assert repr(on_resnet18(live=True)) == "<Attachment of a convnet policy on ResNet: 6 of 24 sites, rate 0.3, live>"
+    assert repr(on_encoder()) == (
+        "<Attachment of the baseline 'dropout' on TransformerEncoderLayer: 4 of 11 sites, rate 0.1>"
+    )
