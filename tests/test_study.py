@@ -1,15 +1,18 @@
 """A study that is opened to be read."""
 
+import math
 import os
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import autodropout as ad
 import small_study
 from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
 from autodropout.search.records import StudyInfo
+from autodropout.spaces import canonical
 
 
 def test_a_name_that_is_not_there_leaves_no_connection_open(tmp_path: Path) -> None:
@@ -24,6 +27,52 @@ def test_a_name_that_is_not_there_leaves_no_connection_open(tmp_path: Path) -> N
     assert connections(file) > 0
     del study
     assert connections(file) == 0
+
+
+def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path) -> None:
+    """Tokens of a group without a pattern have no effect; a policy of such groups is no policy."""
+    space = ad.ConvSpace(groups=((8, 8), (4, 4)))  # on 4 cells a rectangle of any size is empty
+
+    def child(policy: ad.Policy, seed: int, report: object) -> float:
+        return float(policy.groups[0].pattern.is_none)  # drop nothing, and be the best
+
+    study = ad.search(space, child, 120, storage=f"sqlite:///{tmp_path / 'one.db'}", proposer="random", minibatch=50)
+    used = [trial for trial in study.trials if not trial.policy.groups[0].pattern.is_none]
+    assert study.best.policy.groups[0].pattern.is_none
+    assert len(used) < len(study.trials) - 3
+    assert [trial.number for trial in study.top(3)] == [trial.number for trial in used[:3]]
+    top = study.top(10_000)
+    assert {trial.number for trial in top} <= {trial.number for trial in used}
+    does = [canonical(space, trial.record.tokens) for trial in top]
+    assert len(set(does)) == len(does) == len({canonical(space, trial.record.tokens) for trial in used})
+    with pytest.raises(ValueError, match="at least one trial must be asked for, got 0"):
+        study.top(0)
+
+
+def test_a_trial_that_diverged_has_no_score_of_its_own(tmp_path: Path) -> None:
+    """For the proposer it counts as the floor: `record` has it."""
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study = ad.search(small_study.SPACE, lambda policy, seed, report: math.nan, 2, storage=url, floor=0.1)
+    for trial in study.trials:
+        assert (trial.value, trial.record.value, trial.policy.provenance.score) == (None, 0.1, None)
+        assert "score is nan" in trial.failure.message
+    assert repr(study.trials[0]) == "StudyTrial(0, FINISHED, value=None, failure='diverged')"
+    with pytest.raises(ValueError, match=r"no scored trial yet; diverged or stopped early: 2$"):
+        study.best  # noqa: B018
+    assert study.top(1) == []
+
+
+@pytest.mark.parametrize(("said", "rate"), [({}, None), ({"drop_rate": 0.3}, 0.3), ({"drop_rate": "high"}, None)])
+def test_policies_record_the_rate_that_is_known(tmp_path: Path, said: dict[str, object], rate: float | None) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study = ad.search(small_study.SPACE, small_study.child, 1, storage=url, attributes=said)
+    assert study.best.policy.provenance.rate == rate
+
+
+def test_a_model_is_no_space_and_is_not_printed(tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(100)))
+    with pytest.raises(ValueError, match=r"ad\.space\(model, example\) makes one of a model; got a Sequential$"):
+        ad.search(model, small_study.child, 1, storage=f"sqlite:///{tmp_path / 'study.db'}")
 
 
 def connections(file: Path) -> int:

@@ -28,9 +28,11 @@ from autodropout.search.jobs import Child
 from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposer
 from autodropout.search.reading import Reader
-from autodropout.search.records import StudyInfo, Trial
+from autodropout.search.records import Failure, StudyInfo, Trial
+from autodropout.search.states import SCORED
 from autodropout.search.writing import Writer
 from autodropout.spaces import (
+    ConvPolicy,
     ConvSpace,
     Policy,
     Provenance,
@@ -89,7 +91,8 @@ def search(
             or Ray started for this machine alone.
         proposer: one of `autodropout.controller.PROPOSERS`.
         seed: of the study; proposals and the children's seeds follow from it.
-        floor: what a child that diverges scores.
+        floor: what a child that diverges counts as for the proposer, which learns to avoid it. Its trial has no score
+            of its own: `value` is None, and it is never the best.
         deadline: seconds after which a child is ended and tried again.
         attempts: how often a trial is started before it counts as failed.
         halving: early stopping; children must then report their curve.
@@ -98,14 +101,16 @@ def search(
         cpus_per_child: what a job takes of a node's CPUs, for "ray"; its threads, too, unless OMP_NUM_THREADS is set.
         gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others, and none with 0. Below 1 they share.
         attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
-            `trials`. When the study is resumed, those named here change and others stay.
+            `trials`. When the study is resumed, those named here change and others stay. `drop_rate`, at which the
+            children put policies on their models, is recorded in the study's policies.
         watch: called with a `Progress` after each turn of the driver's loop.
     """
     check_engine(engine)
     if proposer not in PROPOSERS:
         raise ValueError(f"{proposer!r} is not a proposer; there are {', '.join(PROPOSERS)}")
     if not isinstance(space, ConvSpace | TransformerSpace):
-        raise ValueError(f"a space comes from ad.space(model, example), got {space!r}")
+        got = type(space).__name__
+        raise ValueError(f"a space must come first, and ad.space(model, example) makes one of a model; got a {got}")
     if type(trials) is not int or trials < 1:
         raise ValueError(f"trials must be a positive integer, got {trials!r}")
     if job is None:
@@ -226,8 +231,13 @@ class StudyTrial:
 
     @property
     def value(self) -> float | None:
-        """Its score; None while it has none."""
-        return self.record.value
+        """Its own score; None while it has none, and where it diverged: `record.value` is then the study's floor."""
+        return None if self.failure is not None else self.record.value
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it has no score of its own, where something went wrong."""
+        return self.record.failure
 
     @property
     def policy(self) -> Policy:
@@ -238,18 +248,27 @@ class StudyTrial:
             space=study.space.describe(),
             study=study.name,
             trial=record.number,
-            score=record.value,
+            score=self.value,
+            rate=study.drop_rate,
             date=None if finished is None else finished.strftime("%Y-%m-%dT%H:%M:%SZ"),
             software=software_versions(),
         )
         return study.space.decode(record.tokens, provenance)
 
     def __repr__(self) -> str:
-        return f"StudyTrial({self.number}, {self.record.state.name}, value={self.value})"
+        why = "" if self.failure is None else f", failure={self.failure.kind.value!r}"
+        return f"StudyTrial({self.number}, {self.record.state.name}, value={self.value}{why})"
+
+
+def unscored(study: Reader) -> ValueError:
+    """What to tell who asks for the best of a study that has none."""
+    ended = sum(count for state, count in study.counts().items() if state in SCORED)
+    why = f"; diverged or stopped early: {ended}" if ended else ""
+    return ValueError(f"study {study.info.name!r} has no scored trial yet{why}")
 
 
 def distinct(study: Reader, count: int) -> list[Trial]:
-    """The best trials of a study, one for each policy that does something else."""
+    """The best trials of a study, one for each policy that does something else; a policy that drops nothing is none."""
     if count < 1:
         raise ValueError(f"at least one trial must be asked for, got {count}")
     wanted = count
@@ -258,9 +277,17 @@ def distinct(study: Reader, count: int) -> list[Trial]:
         found: dict[tuple[int, ...], Trial] = {}
         for trial in trials:
             found.setdefault(canonical(study.info.space, trial.tokens), trial)
-        if len(found) >= count or len(trials) < wanted:
-            return list(found.values())[:count]
+        kept = [trial for trial in found.values() if _drops(study.info.space.decode(trial.tokens))]
+        if len(kept) >= count or len(trials) < wanted:
+            return kept[:count]
         wanted *= 2
+
+
+def _drops(policy: Policy) -> bool:
+    """Whether it drops anything: on a side below 5 cells a rectangle of any size is empty."""
+    if isinstance(policy, ConvPolicy):
+        return any(all(group.cells().size) for group in policy.groups)
+    return not all(pattern.is_none for pattern in policy.sites.values())
 
 
 class Study:
@@ -289,11 +316,11 @@ class Study:
         """The trial with the highest score of its own."""
         found = self._reader.best()
         if found is None:
-            raise ValueError(f"study {self.name!r} has no scored trial yet")
+            raise unscored(self._reader)
         return StudyTrial(found, self.info)
 
     def top(self, count: int) -> list[StudyTrial]:
-        """The trials with the highest scores, of which no two have policies that do the same.
+        """The trials with the highest scores, of which no two have policies that do the same, and none drops nothing.
 
         A score is of one seed, and the best of many are partly luck: train these again, with other seeds.
         """

@@ -1,5 +1,6 @@
 """The commands, called as a shell would call them: what they print, what they leave, how they end."""
 
+import html
 import json
 import re
 import shutil
@@ -53,6 +54,7 @@ def test_status(storage: str) -> None:
     assert re.search(rf"^best +{best.value:.6g}, by trial {best.number}$", said, re.M)
     assert re.search(r"^scored +32 of 32$", said, re.M)
     assert re.search(r"^driven by +nobody$", said, re.M)
+    assert re.search(r"^trials +32 scored and learned from$", said, re.M)
     facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
     assert facts["trials"]["applied"] == facts["scored"] == 32
     assert facts["best"] == {"trial": best.number, "value": best.value}
@@ -73,6 +75,20 @@ def test_who_drives_a_study_is_told(tmp_path: Path) -> None:
     assert facts["per_minute"] is None
 
 
+def test_trials_of_a_driver_that_was_killed_are_not_said_to_run(tmp_path: Path) -> None:
+    from autodropout.search.protocols import Proposal
+    from autodropout.search.records import StudyInfo
+
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    with Ledger(url) as ledger, ledger.drive(StudyInfo("mine", small_study.SPACE, "random", 0, 3, 1, 0.0)) as owned:
+        owned.propose([Proposal(small_study.SPACE.encode(small_study.SPACE.sample(i)), -1.0, 0) for i in range(3)])
+        owned.start([0, 1])
+        assert "1 waiting, 2 running\n" in ok("status", "--storage", url)
+    said = ok("status", "--storage", url)
+    assert "1 waiting, 2 cut short when the driver ended (run again on `resume`)\n" in said
+    assert json.loads(ok("status", "--storage", url, "--json"))["trials"]["running"] == 2
+
+
 def test_best_is_a_policy_that_can_be_loaded(storage: str, tmp_path: Path) -> None:
     best = ad.Study(storage, "small").best
     printed = parse(ok("best", "small", "--storage", storage))
@@ -82,21 +98,6 @@ def test_best_is_a_policy_that_can_be_loaded(storage: str, tmp_path: Path) -> No
     told = json.loads(ok("best", "--storage", storage, "--json"))
     assert (told["trial"], told["value"], told["study"]) == (best.number, best.value, "small")
     assert parse(json.dumps(told["policy"])) == best.policy
-
-
-def test_show_tells_and_draws(storage: str, tmp_path: Path) -> None:
-    file, picture = tmp_path / "best.json", tmp_path / "masks.png"
-    ok("best", "--storage", storage, "--out", file)
-    said = ok("show", file, "--out", picture)
-    assert "convnet policy, 2 groups" in said
-    assert str(picture) in said
-    assert matplotlib.image.imread(picture).ndim == 3
-    assert "No such file" in refused("show", tmp_path / "missing.json")
-    assert "no bundled policy" in refused("show", "missing")
-    file.write_text("{}")
-    refused_with_list = run("show", str(file))
-    assert refused_with_list.exit_code == 1
-    assert "Traceback" not in refused_with_list.stderr
 
 
 def test_report_and_compare_write_files(storage: str, tmp_path: Path) -> None:
@@ -129,6 +130,9 @@ def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Pat
     best = ad.Study(tiny, "mine").best
     assert f"best score {best.value:.6g}, by trial {best.number}" in result.stdout
     assert ad.load(out / "policy.json") == best.policy
+    assert best.policy.provenance.rate == tiny_recipe.TINY.rate
+    assert parse(ok("best", "mine", "--storage", tiny)).provenance.rate == tiny_recipe.TINY.rate
+    assert f'"rate": {tiny_recipe.TINY.rate}' in html.unescape((out / "report.html").read_text())
     for name in ("policy.json", "masks.png", "report.html"):
         assert str(out / name) in result.stdout
         assert (out / name).stat().st_size > 500
@@ -149,7 +153,7 @@ def test_a_search_says_how_many_children_share_a_gpu(
     monkeypatch.setattr(gpus, "DEVICES", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(tiny_recipe.Training, "crowds", True, raising=False)
-    monkeypatch.setattr(recipes, "get", lambda name: replace(tiny_recipe.TINY, crowd=6))
+    monkeypatch.setattr(recipes, "get", lambda name: replace(tiny_recipe.TINY, crowd=6, on_cpu=False))
     result = run("search", "tiny", "--storage", tiny)
     assert result.exit_code == 0, result.output
     assert "6 children at once on a GPU" in result.stderr
@@ -297,12 +301,3 @@ def test_the_shell_completes(storage: str, tmp_path: Path, monkeypatch: pytest.M
     assert completed("autodropout best ") == []
     shutil.copy(storage.removeprefix("sqlite:///"), "autodropout.db")  # where studies are unless said otherwise
     assert completed("autodropout best ") == ["small"]
-
-
-def test_a_search_looks_for_data_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTODROPOUT_DATA", "elsewhere")  # set back in the end
-    monkeypatch.chdir(tmp_path)
-    result = run("search", "ptb", "--workers", "1", "--storage", "sqlite:///s.db", "--data", "there")
-    assert result.exit_code == 1
-    assert "there/ptb" in result.stderr
-    assert "elsewhere" not in result.stderr

@@ -3,18 +3,20 @@
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import tiny_recipe
-from cli_tools import ok, refused, run
+from cli_tools import ok, refused
 
 import autodropout as ad
 import small_study
 from autodropout import recipes
 from autodropout.search.ledger import Ledger
-from autodropout.search.records import StudyInfo
+from autodropout.search.protocols import Proposal
+from autodropout.search.records import Outcome, StudyInfo
+from autodropout.search.states import State
 from autodropout.spaces import Policy
 from autodropout.training.run import Run, Scores
 
@@ -22,14 +24,17 @@ TRAINED: list[tuple[str, int]] = []
 DEVICES: set[object] = set()
 
 
+@dataclass(frozen=True)
 class Unlucky(tiny_recipe.Training):
-    """With new seeds all lose a little, and the best of the search lose most."""
+    """With new seeds all policies lose a little, and the best of the search lose most."""
+
+    none: float  # without a policy: below -1 all are better, from 0.04 on none
 
     def fit(self, regularizer: Policy | None, rate: float, seed: int, run: Run) -> Scores:
         found = super().fit(regularizer, rate, seed, run).reward
         TRAINED.append((f"{rate:g}", seed))
         DEVICES.add(run.device)
-        return Scores(0.0 if regularizer is None else seed / 100 - found, {"validation_accuracy": found})
+        return Scores(self.none if regularizer is None else seed / 100 - found, {"validation_accuracy": found})
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +53,22 @@ def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, searched: Path) -> ad
     """That study, in a folder of one's own; its training is another when it is confirmed."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(searched, "autodropout.db")
-    unlucky = replace(tiny_recipe.TINY, proxy=Unlucky(), tuning=tiny_recipe.Training())
-    monkeypatch.setattr(recipes, "get", {"tiny": unlucky}.__getitem__)
+    train_by(monkeypatch, Unlucky(none=-2.0))
     TRAINED.clear()
     return ad.Study("sqlite:///autodropout.db", "tiny")
 
 
+def train_by(monkeypatch: pytest.MonkeyPatch, proxy: tiny_recipe.Training) -> None:
+    recipe = replace(tiny_recipe.TINY, proxy=proxy, tuning=tiny_recipe.Training())
+    monkeypatch.setattr(recipes, "get", {"tiny": recipe}.__getitem__)
+
+
 def test_the_best_are_trained_again_and_the_best_of_these_is_left(study: ad.Study) -> None:
-    result = run("confirm", "tiny", "--top", "4", "--seeds", "3")
-    said = result.stdout
-    assert "none of them is better than no policy at all" in result.stderr
+    said = ok("confirm", "tiny", "--top", "4", "--seeds", "3")
+    assert "better than no policy" not in said
     top = study.top(4)
     assert sorted(TRAINED) == sorted([("0", seed) for seed in range(3)] + [("0.2", s) for s in range(3)] * 4)
-    assert re.search(r"^none +0\.00 .* 3$", said, re.M), "differences are from no policy at all"
+    assert re.search(r"^none +0 +-2\.0000 .* 3$", said, re.M), "differences are from no policy at all"
     worst = min(top, key=lambda trial: trial.value)  # the first of equals, as `max` has it of their means
     mean = 0.01 - worst.value
     assert re.search(rf"^best: trial {worst.number}, {mean:.4f}, {worst.value:.4f} in the search$", said, re.M)
@@ -75,6 +83,25 @@ def test_the_best_are_trained_again_and_the_best_of_these_is_left(study: ad.Stud
         policy.provenance.note
         == f"score: mean of 3 new seeds, the best of 4 such means; {worst.value:.6g} in the search"
     )
+
+
+def test_no_policy_is_left_where_none_is_better_than_no_policy(
+    study: ad.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok("confirm", "--top", "2", "--seeds", "2")
+    left = Path("out/tiny/confirm/policy.json")
+    assert left.exists()
+    train_by(monkeypatch, Unlucky(none=0.5))
+    said = ok("confirm", "--top", "2", "--seeds", "2")
+    assert re.search(r"^none +0 +0\.5000 ", said, re.M)
+    assert re.search(r"^best: trial \d+, ", said, re.M)
+    assert "with new seeds none of them is better than no policy at all, 0.5000: no policy is written" in said
+    assert str(left) not in said
+    assert not left.exists(), "that of the first run would be taken for the best of this one"
+    found = json.loads(ok("confirm", "--top", "2", "--seeds", "2", "--json"))
+    assert found["policy"] is None
+    assert found["best"]["mean"] < 0.5
+    assert len(found["rows"]) == 6
 
 
 def test_what_was_confirmed_is_not_trained_again(study: ad.Study) -> None:
@@ -108,7 +135,8 @@ def test_the_full_size_training_at_another_rate(study: ad.Study) -> None:
 
 def test_a_study_that_cannot_be_confirmed(study: ad.Study, tmp_path: Path) -> None:
     small_study.search("sqlite:///other.db")
-    assert "was not begun by `autodropout search`" in refused("confirm", "small", "--storage", "sqlite:///other.db")
+    said = refused("confirm", "small", "--top", "7", "--storage", "sqlite:///other.db")
+    assert "was not begun by `autodropout search`: take `study.top(7)` in Python" in said
     with (
         Ledger("sqlite:///empty.db") as ledger,
         ledger.drive(StudyInfo("new", small_study.SPACE, "random", 0, 1, 1, 0)),
@@ -117,25 +145,11 @@ def test_a_study_that_cannot_be_confirmed(study: ad.Study, tmp_path: Path) -> No
     assert "study 'new' has no scored trial yet" in refused("confirm", "--storage", "sqlite:///empty.db")
 
 
-def test_no_two_of_the_top_do_the_same(tmp_path: Path) -> None:
-    """Tokens of a group without a pattern have no effect."""
-    space = ad.ConvSpace(groups=((8, 8),))
-
-    def child(policy: ad.Policy, seed: int, report: object) -> float:
-        return float(policy.groups[0].pattern.size == 0)
-
-    study = ad.search(space, child, 120, storage=f"sqlite:///{tmp_path / 'one.db'}", proposer="random", minibatch=50)
-    empty = [trial for trial in study.trials if trial.policy.groups[0].pattern.is_none]
-    assert len({trial.record.tokens for trial in empty}) > 3
-    top = study.top(3)
-    assert [trial.policy.groups[0].pattern.is_none for trial in top] == [True, False, False]
-    assert top[0].number == min(trial.number for trial in empty)
-    assert len(study.top(10_000)) == len(study.trials) - len(empty) + 1 - _repeated(study)
-    with pytest.raises(ValueError, match="at least one trial must be asked for, got 0"):
-        study.top(0)
-
-
-def _repeated(study: ad.Study) -> int:
-    """Policies, other than the empty one, that were tried before."""
-    used = [trial.record.tokens for trial in study.trials if not trial.policy.groups[0].pattern.is_none]
-    return len(used) - len(set(used))
+def test_a_study_whose_policies_all_drop_nothing_cannot_be_confirmed(study: ad.Study) -> None:
+    nothing = Proposal((0,) * len(small_study.SPACE.tokens), -1.0, 0)
+    info = StudyInfo("empty", small_study.SPACE, "random", 0, 1, 1, 0, attributes=study.info.attributes)
+    with Ledger("sqlite:///autodropout.db") as ledger, ledger.drive(info) as owned:
+        owned.propose([nothing])
+        owned.start([0])
+        owned.record([Outcome(0, State.FINISHED, 0.5)])
+    assert "no policy that has a score in study 'empty' drops anything" in refused("confirm", "empty")

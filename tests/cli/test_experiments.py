@@ -90,9 +90,11 @@ def test_a_policy_remembers_its_rate() -> None:
     sampled = small_study.SPACE.sample(seed=3)
     sampled.model_copy(update={"provenance": Provenance(rate=0.35)}).save("tuned.json")
     for command in ("train", "ablate", "transfer"):
-        for given, expected in (((), 0.35), (("--rate", "0.1"), 0.1)):
+        for given, expected in (((), 0.2 if command == "transfer" else 0.35), (("--rate", "0.1"), 0.1)):
             rows = json.loads(ok(command, "tiny", "--policy", "tuned.json", *given, "--json"))["rows"]
             assert {row["rate"] for row in rows} - {0.0} == {expected}, "of none it is 0"
+    said = CliRunner().invoke(app, ["transfer", "tiny", "--policy", "tuned.json"]).stderr
+    assert "at a rate of 0.2, this task's; on its own the policy had 0.35" in said, "another task has a rate of its own"
 
 
 def test_no_command_judges_with_the_luck_of_another() -> None:

@@ -57,6 +57,7 @@ TINY = recipes.Recipe(
     capacity=4,
     minibatch=4,
     floor=0.0,
+    on_cpu=True,
 )
 
 

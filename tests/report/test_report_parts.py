@@ -25,7 +25,7 @@ from autodropout.report.plots import draw_comparison
 from autodropout.search.driver import Progress
 from autodropout.search.ledger import Ledger
 from autodropout.search.states import State
-from autodropout.spaces import ConvSpace, TransformerSpace, space_from_dict
+from autodropout.spaces import ConvSpace, Provenance, TransformerSpace, space_from_dict
 
 
 def url(folder: Path) -> str:
@@ -113,8 +113,11 @@ def test_masks_follow_their_seed() -> None:
 def test_masks_are_drawn(tmp_path: Path, space: ConvSpace | TransformerSpace) -> None:
     draw_masks(space.sample(seed=0), tmp_path / "masks.png")
     assert matplotlib.image.imread(tmp_path / "masks.png").std() > 0.1  # not an empty sheet
-    with pytest.raises(ValueError, match="nonsense"):
-        draw_masks(space.sample(seed=0), tmp_path / "masks.nonsense")
+    for suffix in ("nonsense", "bmp", "jpg"):
+        with pytest.raises(ValueError, match=rf"masks.{suffix}: a picture is a .png, .svg or .pdf, not a .{suffix}$"):
+            draw_masks(space.sample(seed=0), tmp_path / f"masks.{suffix}")
+    draw_masks(space.sample(seed=0), tmp_path / "MASKS.PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"masks.png", "MASKS.PNG"}
 
 
 @pytest.mark.parametrize("space", [SPACE, TransformerSpace()])
@@ -137,6 +140,9 @@ def test_how_much_a_pattern_drops_is_told() -> None:
     sizes, strides = (token.values for token in space.tokens[:2])
     (masks,) = policy_masks(space.decode((sizes.index(20), strides.index(5), 0, 0)), rate=0.25)
     assert masks.pattern.endswith("drops 20% at rate 0.25")
+    known = space.decode((sizes.index(20), strides.index(5), 0, 0), Provenance(rate=0.5))
+    assert policy_masks(known)[0].pattern.endswith("drops 40% at rate 0.5"), "its own"
+    assert policy_masks(known.model_copy(update={"provenance": Provenance()}))[0].pattern.endswith("at rate 0.3")
 
 
 def test_studies_with_any_name_are_compared(tmp_path: Path) -> None:

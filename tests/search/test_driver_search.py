@@ -57,7 +57,7 @@ LOCK = threading.Lock()
         ({"seed": -1}, "got -1"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"deadline": 0.0}, "deadline must be positive seconds, got 0.0"),
-        ({"space": "resnet50"}, r"ad\.space\(model, example\), got 'resnet50'"),
+        ({"space": "resnet50"}, r"ad\.space\(model, example\) makes one of a model; got a str$"),
         ({"child": 0.9}, "a child is a function .*, got 0.9"),
         ({"child": lambda policy, seed: LOCK}, "cannot be sent to worker processes: .*lock"),
         ({"attempts": 0}, "attempts must be at least 1, got 0"),

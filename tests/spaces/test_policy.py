@@ -290,13 +290,13 @@ def test_the_json_form_is_stable():
 def test_the_summary_has_a_line_per_place():
     moved = ConvPolicy(resolution=(224, 224), groups=EFFICIENTNET_B0.groups[:1]).at(600)
     assert str(moved) == (
-        "convnet policy, 1 groups, searched at 224x224\n"
+        "convnet policy, 1 group, searched at 224x224\n"
         "  group1  300x300 (searched at 112x112)  size=1 stride=1 repeat=2 share_c rotate=15 shear_x=0.1 shear_y=0.0"
         " = 60x60 cells, gaps 3x3"
     )
     assert len(str(EFFICIENTNET_B0).splitlines()) == 1 + 5
     nothing = ConvPolicy(groups=(ConvGroup(pattern=NONE, searched_at=(7, 9)),))
-    assert nothing.summary() == "convnet policy, 1 groups\n  group1  7x9  none"
+    assert nothing.summary() == "convnet policy, 1 group\n  group1  7x9  none"
     assert str(TRANSFORMER) == (
         "transformer policy, 2 sites\n"
         "  attention.query     size=10 stride=5 share_t\n"

@@ -14,7 +14,7 @@ from autodropout.cli.options import (
     DataFolder,
     Device,
     FirstSeed,
-    Rate,
+    RecipeRate,
     RunFolder,
     Seeds,
     StorageUrl,
@@ -26,6 +26,7 @@ from autodropout.cli.training import Place, as_data, train_all
 
 if TYPE_CHECKING:
     from autodropout.recipes.comparison import Summary
+    from autodropout.spaces import Policy
     from autodropout.study import StudyTrial
 
 Top = Annotated[int, typer.Option(min=1, metavar="N", help="How many of the study's best policies.")]
@@ -38,7 +39,7 @@ def confirm(
     top: Top = 10,
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    rate: Rate = None,
+    rate: RecipeRate = None,
     final: Final = False,
     out: RunFolder = None,
     data: DataFolder = None,
@@ -51,7 +52,8 @@ def confirm(
     """Train the best policies of a study again, with new seeds.
 
     The best of many scores is partly luck. Each policy is trained as in the search, beside no policy at all; the one
-    with the best mean is left in out/STUDY/confirm/policy.json.
+    with the best mean is left in out/STUDY/confirm/policy.json. Where none is better than no policy, no file is left,
+    not that of an earlier run either.
 
     \b
     Examples:
@@ -62,14 +64,17 @@ def confirm(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import opened
     from autodropout.recipes.comparison import Variant, summaries, table
-    from autodropout.study import StudyTrial, distinct
+    from autodropout.study import StudyTrial, distinct, unscored
 
     with opened(study, storage) as found:
         info = found.reader.info
+        if found.reader.best() is None:
+            raise unscored(found.reader)
         trials = {f"trial {trial.number}": StudyTrial(trial, info) for trial in distinct(found.reader, top)}
+    again = f"take `study.top({top})` in Python, and train its policies with other seeds"
+    plan = Plan.of_study(info, instead=again)
     if not trials:
-        raise ValueError(f"study {info.name!r} has no scored trial yet")
-    plan = Plan.of_study(info)
+        raise ValueError(f"no policy that has a score in study {info.name!r} drops anything: none is left to confirm")
     recipe = recipes.get(plan.recipe)
     training = (recipe.tuning or recipe.final) if final else recipe.proxy
     at = recipe.rate if rate is None else rate
@@ -86,17 +91,25 @@ def confirm(
     if not steady:
         raise FloatingPointError(f"each of the {len(trials)} policies diverged with one of the new seeds or more")
     best = max(steady, key=lambda name: means[name].mean)
-    policy = _leave(trials[best], means[best], len(steady), at, place.out)
+    path = place.out / "policy.json"
+    better = not means[best].mean <= means["none"].mean  # also where no policy at all diverged, and has no mean
+    if better:
+        _confirmed(trials[best], means[best], len(steady), at).save(path)
+    else:
+        path.unlink(missing_ok=True)
     if as_json:
         said = {"trial": trials[best].number, "in_search": trials[best].value, "mean": means[best].mean}
-        print_json({"study": info.name, **as_data(rows, place), "best": said, "policy": str(policy)})
+        print_json({"study": info.name, **as_data(rows, place), "best": said, "policy": str(path) if better else None})
         return
     typer.echo(table(rows))
     if not final:
         typer.echo(_luck(trials, means))
-    typer.echo(f"best: {best}, {means[best].mean:.4f}, {trials[best].value:.4f} in the search\n  policy  {policy}")
-    if means[best].mean <= means["none"].mean:
-        typer.echo("with new seeds none of them is better than no policy at all", err=True)
+    typer.echo(f"best: {best}, {means[best].mean:.4f}, {trials[best].value:.4f} in the search")
+    if better:
+        typer.echo(f"  policy  {path}")
+    else:
+        without = f"{means['none'].mean:.4f}"
+        typer.echo(f"with new seeds none of them is better than no policy at all, {without}: no policy is written")
 
 
 def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:
@@ -108,8 +121,8 @@ def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:
     return f"{had} {statistics.fmean(before):.4f} in the search, {statistics.fmean(after):.4f} with new seeds"
 
 
-def _leave(trial: "StudyTrial", found: "Summary", policies: int, rate: float, out: Path) -> Path:
-    """The policy's file, whose provenance says by what it was chosen."""
+def _confirmed(trial: "StudyTrial", found: "Summary", policies: int, rate: float) -> "Policy":
+    """The trial's policy, whose provenance says by what it was chosen."""
     from autodropout.spaces import Provenance
 
     policy = trial.policy
@@ -118,6 +131,4 @@ def _leave(trial: "StudyTrial", found: "Summary", policies: int, rate: float, ou
     note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}, the best of {policies} such means; "
     note += f"{trial.value:.6g} in the search"
     known = policy.provenance.model_dump() | {"score": found.mean, "rate": rate, "note": note}
-    path = out / "policy.json"
-    policy.model_copy(update={"provenance": Provenance.model_validate(known)}).save(path)
-    return path
+    return policy.model_copy(update={"provenance": Provenance.model_validate(known)})

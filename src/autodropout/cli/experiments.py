@@ -7,6 +7,8 @@ seeds and print a table. Each training has a folder of its own: interrupted, the
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from autodropout.cli.options import (
     AsJson,
     BaselineName,
@@ -22,6 +24,7 @@ from autodropout.cli.options import (
     Rate,
     Rates,
     RecipeName,
+    RecipeRate,
     RunFolder,
     Seed,
     Seeds,
@@ -156,7 +159,7 @@ def ablate(
 def transfer(
     recipe: RecipeName,
     policy: PolicyFile,
-    rate: Rate = None,
+    rate: RecipeRate = None,
     seeds: Seeds = 1,
     first_seed: FirstSeed = 300,
     proxy: Proxy = False,
@@ -188,7 +191,10 @@ def transfer(
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     place.out.mkdir(parents=True, exist_ok=True)
     moved.save(place.out / "policy.json")
-    variants = [_variant("none", None, 0.0), _variant("policy", moved, _rate(rate, moved, found))]
+    own = _rate(None, moved, found)
+    if rate is None and own != found.rate:
+        typer.echo(f"at a rate of {found.rate:g}, this task's; on its own the policy had {own:g}", err=True)
+    variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
 
 

@@ -146,6 +146,9 @@ Rate = Annotated[
         help="The drop rate; when left out, the policy's own if it has one, else the recipe's.",
     ),
 ]
+RecipeRate = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
+]
 Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the recipe's when left out.")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant.")]

@@ -13,6 +13,8 @@ from autodropout.search.records import StudyInfo
 PER_CHILD = ("cpus_per_child", "gpus_per_child")
 """What a child takes of a cluster's nodes: said to one engine, and no other's business."""
 
+RESUME = "run the program that began it once more, the same call to ad.search resumes it"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -35,14 +37,11 @@ class Plan:
         return cls(recipe.name, recipe.trials, workers=None, out=f"out/{study}")
 
     @classmethod
-    def of_study(cls, info: StudyInfo) -> Self:
-        """As the last run of a study left it."""
+    def of_study(cls, info: StudyInfo, instead: str = RESUME) -> Self:
+        """As the last run of a study left it; `instead` is what to do with a study that has no plan."""
         known = {field.name: info.attributes[field.name] for field in fields(cls) if field.name in info.attributes}
         if not known.keys() >= {"recipe", "trials", "workers", "out"}:
-            raise ValueError(
-                f"study {info.name!r} was not begun by `autodropout search`: run the program that began it once more, "
-                "the same call to ad.search resumes it"
-            )
+            raise ValueError(f"study {info.name!r} was not begun by `autodropout search`: {instead}")
         return cls(**known)
 
     def changed(self, given: Mapping[str, Any]) -> Self:

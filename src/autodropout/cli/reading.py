@@ -1,13 +1,18 @@
 """The commands that look at a study or a policy, and disturb nobody: while a search runs, too."""
 
 import json
+import shutil
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autodropout.cli.options import STORAGE, AsJson, Picture, StorageUrl, StudyName, StudyNames
 from autodropout.cli.shell import print_json
+
+if TYPE_CHECKING:
+    from autodropout.spaces import Provenance
 
 
 def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJson = False) -> None:
@@ -21,6 +26,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
       watch autodropout status digits --storage sqlite:///studies.db
     """
     from autodropout.cli.studies import opened, study_facts
+    from autodropout.search.states import State, in_words
 
     with opened(study, storage) as found:
         facts = study_facts(found)
@@ -29,14 +35,14 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
         print_json(facts)
         return
     best, rate, wanted, scored = facts["best"], facts["per_minute"], facts["wanted"], facts["scored"]
-    states = ", ".join(f"{count} {state}" for state, count in facts["trials"].items() if count)
+    counts = {state: facts["trials"][state.name.lower()] for state in State}
     left = f", about {(wanted - scored) / rate:.0f} min to go" if owner and rate and (wanted or 0) > scored else ""
     lines = {
         "study": f"{facts['study']} in {facts['storage']}",
         "space": facts["space"],
         "proposer": f"{facts['proposer']}, {facts['updates']} update{'' if facts['updates'] == 1 else 's'}",
         "scored": _of(scored, wanted),
-        "trials": states or "none yet",
+        "trials": in_words(counts, driven=owner is not None),
         "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
         "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
         "driven by": "nobody" if owner is None else str(owner),
@@ -68,12 +74,12 @@ def best(
       autodropout best digits --out policy.json
     """
     from autodropout.cli.studies import opened
-    from autodropout.study import StudyTrial
+    from autodropout.study import StudyTrial, unscored
 
     with opened(study, storage) as found:
         trial = found.reader.best()
         if trial is None:
-            raise ValueError(f"study {found.reader.info.name!r} has no scored trial yet")
+            raise unscored(found.reader)
         policy, name = StudyTrial(trial, found.reader.info).policy, found.reader.info.name
     if out is not None:
         policy.save(out)
@@ -88,8 +94,15 @@ def show(
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="A policy's file, or the name of a bundled one.")],
     out: Picture = Path("masks.png"),
     rate: Annotated[
-        float, typer.Option(min=0, max=1, metavar="RATE", help="At which a Transformer's positions are dropped.")
-    ] = 0.3,
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="RATE",
+            help="At which a Transformer's positions are dropped; when left out, the policy's own if it has one, else "
+            "0.3.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Which masks are drawn.")] = 0,
 ) -> None:
     """Tell a policy in words, and draw its masks.
@@ -109,7 +122,7 @@ def show(
 def policies(as_json: AsJson = False) -> None:
     """List the policies that come with the package.
 
-    Each can be named wherever a POLICY is asked for.
+    Each can be named wherever a POLICY is asked for. What else is known of them: --json.
 
     \b
     Examples:
@@ -124,9 +137,29 @@ def policies(as_json: AsJson = False) -> None:
         print_json({"policies": {name: json.loads(policy.to_json()) for name, policy in found.items()}})
         return
     for name, policy in found.items():
-        typer.echo(f"{typer.style(name, bold=True)}  {policy}")
+        head, *patterns = str(policy.model_copy(update={"provenance": None})).splitlines()
+        typer.echo(f"{typer.style(name, bold=True)}  {head}")
+        for line in (*_origin(policy.provenance), *patterns):
+            typer.echo(line)
     if not found:
         typer.echo("there are none yet", err=True)
+
+
+def _origin(known: "Provenance | None") -> list[str]:
+    """Where a policy comes from and what it is worth, as far as it is known, in lines of a terminal."""
+    if known is None:
+        return []
+    width = min(shutil.get_terminal_size().columns, 120)
+    score = None if known.score is None else f"{known.score:.4g}"
+    facts = (
+        {"study": known.study, "trial": known.trial, "score": score},
+        {"model": known.model, "data": known.data},
+        {"rate": known.rate},
+        {"note": known.note},
+    )
+    told = ("; ".join(f"{what}: {value}" for what, value in fact.items() if value is not None) for fact in facts)
+    wrapper = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="    ")
+    return [line for text in told for line in wrapper.wrap(text)]
 
 
 def report(

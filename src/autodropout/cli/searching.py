@@ -34,6 +34,7 @@ from autodropout.cli.shell import look_for_data, print_json
 if TYPE_CHECKING:
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import Opened
+    from autodropout.recipes import Recipe
 
 FIXED = ("proposer", "seed", "capacity", "minibatch", "floor")
 """What the ledger keeps of a study; of these only the capacity may change."""
@@ -132,7 +133,8 @@ def resume(
 ) -> None:
     """Go on with a study that `search` began.
 
-    What is left out of the command is as it was last time. To extend a finished study, give it more --trials.
+    What is left out of the command is as it was last time; only --cpus and --gpus are as in a new study where another
+    --engine is given. To extend a finished study, give it more --trials.
 
     \b
     Examples:
@@ -169,9 +171,10 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     from autodropout.study import crowd_of
     from autodropout.study import search as run_search
 
-    recipe, out = recipes.get(plan.recipe), Path(plan.out)
+    recipe, out, begun = recipes.get(plan.recipe), Path(plan.out), existing(name, storage)
+    if plan.engine == "local" and (begun is None or begun.scored < plan.trials):
+        _check_machine(recipe)
     out.mkdir(parents=True, exist_ok=True)  # now, not after a night's search
-    begun = existing(name, storage)
     crowd, workers = crowd_of(recipe.child, plan.engine, plan.gpus_per_child), plan.workers
     if crowd > 1:
         typer.echo(f"{crowd} children at once on a GPU", err=True)
@@ -190,13 +193,13 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
             gpus_per_child=plan.gpus_per_child,
             deadline=plan.deadline,
             halving=Halving(plan.rung) if plan.early_stopping else None,
-            attributes=asdict(plan),
+            attributes=asdict(plan) | {"drop_rate": recipe.rate},
             watch=display.update,
             **settings,
         )
     with opened(name, storage) as found:
         facts = study_facts(found)
-        files = _leave(found, out, recipe.rate)
+        files = _leave(found, out)
     if as_json:
         print_json(facts | {"files": files})
     else:
@@ -214,6 +217,30 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     if facts["scored"] < plan.trials:  # only Ctrl-C ends a search before
         typer.echo(f"interrupted; {_how_to_go_on(name, storage)}", err=True)
         raise typer.Exit(130)
+
+
+def _check_machine(recipe: "Recipe") -> None:
+    """What is better said before a study is begun than by its first child: that data are missing, or a GPU.
+
+    Only of this machine; a cluster's nodes may have both.
+    """
+    from autodropout.data.fetch.catalogue import DATASETS
+    from autodropout.training.images import ImageTraining
+    from autodropout.training.language import LanguageTraining
+    from autodropout.training.run import Run
+    from autodropout.training.translation import TranslationTraining
+
+    match recipe.proxy:
+        case ImageTraining(pictures=pictures):
+            DATASETS[pictures.name].where(pictures.folder)
+        case LanguageTraining(corpus=name, data=folder) | TranslationTraining(dataset=name, data=folder):
+            DATASETS[name].where(folder)
+    if not recipe.on_cpu and Run().where.type == "cpu":
+        typer.echo(
+            f"warning: a child of {recipe.name} is meant for a GPU, torch finds none here, and it may take hours; "
+            "`autodropout search digits` is for CPUs",
+            err=True,
+        )
 
 
 @contextmanager
@@ -255,7 +282,7 @@ def _command(what: str, name: str, storage: str) -> str:
     return f"autodropout {what} {shlex.quote(name)}{where}"
 
 
-def _leave(found: "Opened", out: Path, rate: float) -> dict[str, str]:
+def _leave(found: "Opened", out: Path) -> dict[str, str]:
     """Write policy, picture and report, as far as there is something to write; returns which."""
     from autodropout.report.html import write_report
     from autodropout.report.masks import draw_masks
@@ -266,7 +293,7 @@ def _leave(found: "Opened", out: Path, rate: float) -> dict[str, str]:
         policy = StudyTrial(trial, found.reader.info).policy
         files = {"policy": out / "policy.json", "masks": out / "masks.png"}
         policy.save(files["policy"])
-        draw_masks(policy, files["masks"], rate=rate)
+        draw_masks(policy, files["masks"])
     files["report"] = out / "report.html"
     write_report(found.reader, files["report"], found.address)
     return {what: str(path) for what, path in files.items()}

@@ -20,21 +20,12 @@ from autodropout.report.history import Floats, History, read_history
 from autodropout.report.sections import failures_section, policies_section, tokens_section
 from autodropout.search.reading import Reader
 from autodropout.search.records import Update
-from autodropout.search.states import PENDING, State
+from autodropout.search.states import PENDING, State, in_words
 from autodropout.search.url import Address
 from autodropout.spaces import software_versions
 from autodropout.spaces.atomic import write_atomically
 
 _SECURITY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-_STATES = {  # for those who have not read the code
-    State.WAITING: "waiting",
-    State.RUNNING: "running",
-    State.FINISHED: "scored and not yet learned from",
-    State.APPLIED: "scored and learned from",
-    State.STOPPED: "stopped early and not yet learned from",
-    State.FAILED: "failed",
-}
 
 _CURVES = (  # title, and the metrics it shows with their names
     ("Reward", {"mean_value": "mean of the trials", "baseline": "baseline"}),
@@ -84,7 +75,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         "failed": f"{history.count(State.FAILED):,}",
         "scored a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
-    states = ", ".join(f"{count:,} {said}" for state, said in _STATES.items() if (count := history.count(state)))
+    states = in_words({state: history.count(state) for state in State}, driven=owner is not None)
     others = {name: value for name, value in info.attributes.items() if value not in (None, False) and name != "trials"}
     facts = (
         ("space", info.space.describe()),
@@ -92,7 +83,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         ("seed", str(info.seed)),
         ("C, M", f"{info.capacity} proposed at a time, {info.minibatch} in an update"),
         ("floor", f"{info.floor:g} for a child that diverges"),
-        ("trials", states or "none yet"),
+        ("trials", states),
         ("driven by", "nobody at the moment" if owner is None else str(owner)),
         ("created", "-" if info.created is None else f"{info.created:%Y-%m-%d %H:%M} UTC"),
         ("ledger", "" if address is None else str(address)),

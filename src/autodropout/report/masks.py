@@ -21,6 +21,7 @@ from autodropout.patterns import Runs, Tiling, conv_mask, sequence_mask
 from autodropout.report.plots import save_figure
 from autodropout.spaces import ConvGroup, ConvPolicy, Policy, SequencePattern, TransformerPolicy
 
+RATE = 0.3  # at which policies that record none are drawn
 _PANELS = 8
 _TOKENS, _CHANNELS = 70, 24
 _DRAWS, _NEXT_DRAW = 64, 1000
@@ -36,12 +37,15 @@ class Masks:
     panels: Tensor  # (panels, height, width) bool, True where kept; no panel where there is no pattern
 
 
-def policy_masks(policy: Policy, *, rate: float = 0.3, seed: int = 0) -> list[Masks]:
+def policy_masks(policy: Policy, *, rate: float | None = None, seed: int = 0) -> list[Masks]:
     """Masks drawn from `seed` for each group or site.
 
     A ConvNet pattern is shown where it hits, whatever the rate; `rate` is that of a Transformer's covered positions,
-    shown in the first of a few draws that drops any of them.
+    shown in the first of a few draws that drops any of them. None: the policy's own if it records one, else 0.3.
     """
+    if rate is None:
+        known = None if policy.provenance is None else policy.provenance.rate
+        rate = RATE if known is None else known
     if isinstance(policy, ConvPolicy):
         return [
             Masks(
@@ -55,8 +59,10 @@ def policy_masks(policy: Policy, *, rate: float = 0.3, seed: int = 0) -> list[Ma
     ]
 
 
-def draw_masks(policy: Policy, path: str | os.PathLike[str] | IO[bytes], *, rate: float = 0.3, seed: int = 0) -> None:
-    """Write a picture of `policy_masks`; the format follows the file's suffix, as matplotlib's."""
+def draw_masks(
+    policy: Policy, path: str | os.PathLike[str] | IO[bytes], *, rate: float | None = None, seed: int = 0
+) -> None:
+    """Write a picture of `policy_masks`; the format follows the file's suffix: .png, .svg or .pdf."""
     places = policy_masks(policy, rate=rate, seed=seed)
     figure = _transformer(places) if isinstance(policy, TransformerPolicy) else _conv(places)
     save_figure(figure, path, dpi=110)

@@ -13,9 +13,11 @@ from matplotlib.ticker import MaxNLocator
 from autodropout.report.history import History
 from autodropout.spaces.atomic import write_atomically
 
+FORMATS = ("png", "svg", "pdf")
+
 
 def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Best so far over scored trials, one line a study; the format follows the file's suffix, as matplotlib's."""
+    """Best so far over scored trials, one line a study; the format follows the file's suffix."""
     if not studies:
         raise ValueError("there is no study to compare")
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -43,6 +45,9 @@ def save_figure(figure: Figure, path: str | os.PathLike[str] | IO[bytes], dpi: i
     if not isinstance(path, str | os.PathLike):
         figure.savefig(path, dpi=dpi, bbox_inches="tight", facecolor="white")
         return
+    suffix = Path(path).suffix[1:].lower() or "png"
+    if suffix not in FORMATS:
+        raise ValueError(f"{path}: a picture is a .png, .svg or .pdf, not a .{suffix}")
     drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=dpi, bbox_inches="tight", facecolor="white", format=Path(path).suffix[1:] or "png")
+    figure.savefig(drawn, dpi=dpi, bbox_inches="tight", facecolor="white", format=suffix)
     write_atomically(Path(path), drawn.getvalue())

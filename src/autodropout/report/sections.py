@@ -14,7 +14,7 @@ from autodropout.search.reading import Reader
 from autodropout.search.records import Trial
 from autodropout.search.states import PENDING, State
 from autodropout.search.url import Address
-from autodropout.spaces import ConvSpace, Space, Token
+from autodropout.spaces import ConvSpace, Provenance, Space, Token
 from autodropout.spaces.patterns import TokenValue
 
 WINDOWS = 48  # at most so many columns in a heat map
@@ -132,7 +132,9 @@ def policies_section(history: History) -> str:
 
 
 def _policy(history: History, entry: Ranked) -> str:
-    policy = history.info.space.decode(entry.tokens)
+    info = history.info
+    known = Provenance(study=info.name, trial=entry.trial, score=float(entry.values.max()), rate=info.drop_rate)
+    policy = info.space.decode(entry.tokens, known)
     times = "" if len(entry.values) == 1 else f", tried {len(entry.values)} times, mean {entry.values.mean():.6g}"
     rows = "".join(_masks_row(masks) for masks in policy_masks(policy))
     return (

@@ -49,6 +49,13 @@ class StudyInfo:
         if not math.isfinite(self.floor):
             raise ValueError(f"the floor must be a finite number, got {self.floor!r}")
 
+    @property
+    def drop_rate(self) -> float | None:
+        """At which its children put policies on their models, where whoever began it has said so in the attributes."""
+        known = self.attributes.get("drop_rate")  # who made the study may have used the name for something else
+        is_rate = isinstance(known, int | float) and not isinstance(known, bool) and 0 <= known <= 1
+        return known if is_rate else None
+
     def differences(self, other: "StudyInfo") -> list[str]:
         """What keeps `other` from being the same study, in words: ours first."""
         found = [

@@ -9,6 +9,7 @@ A trial never leaves APPLIED or FAILED. STOPPED is a child that was ended early:
 learn from, and is never the best.
 """
 
+from collections.abc import Mapping
 from enum import Enum, StrEnum
 
 
@@ -40,6 +41,23 @@ PENDING = frozenset({State.WAITING, State.RUNNING})
 
 SCORED = frozenset({State.FINISHED, State.STOPPED, State.APPLIED})
 """With a value: what `trials=` counts."""
+
+WORDS = {  # for those who have not read the code
+    State.WAITING: "waiting",
+    State.RUNNING: "running",
+    State.FINISHED: "scored and not yet learned from",
+    State.APPLIED: "scored and learned from",
+    State.STOPPED: "stopped early and not yet learned from",
+    State.FAILED: "failed",
+}
+LEFT_RUNNING = "cut short when the driver ended (run again on `resume`)"
+"""What a RUNNING trial is where nobody drives the study: its driver was killed, and could not give it back."""
+
+
+def in_words(counts: Mapping[State, int], driven: bool) -> str:
+    """How many trials are in each state, for people."""
+    said = WORDS if driven else WORDS | {State.RUNNING: LEFT_RUNNING}
+    return ", ".join(f"{counts[state]:,} {words}" for state, words in said.items() if counts[state]) or "none yet"
 
 
 class FailureKind(StrEnum):

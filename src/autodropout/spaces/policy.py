@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from autodropout.spaces.atomic import write_atomically
 from autodropout.spaces.patterns import TRANSFORMER_SITES, Cells, ConvPattern, SequencePattern, SiteName
-from autodropout.spaces.records import Frozen, Pair, Record, Text, as_pair, as_tuple, by, scale
+from autodropout.spaces.records import Frozen, Pair, Record, Text, as_pair, as_tuple, by, counted, scale
 
 SCHEMA = 1
 """The version of the JSON form, the first key of every file."""
@@ -157,7 +157,9 @@ class ConvPolicy(_Policy):
         """The policy in words, one line a group."""
         where = f", searched at {by(self.resolution)}" if self.resolution else ""
         lines = [f"  group{number}  {group}" for number, group in enumerate(self.groups, start=1)]
-        return "\n".join([f"convnet policy, {len(self.groups)} groups{where}", *lines, *_provenance(self.provenance)])
+        return "\n".join(
+            [f"convnet policy, {counted(len(self.groups), 'group')}{where}", *lines, *_provenance(self.provenance)]
+        )
 
 
 class TransformerPolicy(_Policy):

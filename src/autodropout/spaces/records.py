@@ -60,6 +60,10 @@ def by(pair: tuple[int, int]) -> str:
     return f"{pair[0]}x{pair[1]}"
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 class Record(BaseModel):
     """Base of every record: frozen, hashable, no coercion, no unknown keys."""
 

@@ -33,7 +33,7 @@ from autodropout.spaces.policy import (
     TransformerPolicy,
     check_groups,
 )
-from autodropout.spaces.records import Pair, Record, as_tuple, by, show
+from autodropout.spaces.records import Pair, Record, as_tuple, by, counted, show
 
 
 class Space(Protocol):
@@ -113,7 +113,9 @@ class ConvSpace(Record):
 
     def describe(self) -> str:
         at = f" at {by(self.resolution)}" if self.resolution else ""
-        return f"convnet space{at}: {len(self.groups)} groups ({_sizes(self.groups)}), {_extent(self.tokens)}"
+        return (
+            f"convnet space{at}: {counted(len(self.groups), 'group')} ({_sizes(self.groups)}), {_extent(self.tokens)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -1,0 +1,48 @@
+"""The commands about policies: `show` and `policies`."""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib.image
+from cli_tools import ok, refused, run
+
+import autodropout as ad
+
+
+def test_show_tells_and_draws(storage: str, tmp_path: Path) -> None:
+    file, picture = tmp_path / "best.json", tmp_path / "masks.png"
+    ok("best", "--storage", storage, "--out", file)
+    said = ok("show", file, "--out", picture)
+    assert "convnet policy, 2 groups" in said
+    assert str(picture) in said
+    assert matplotlib.image.imread(picture).ndim == 3
+    assert "No such file" in refused("show", tmp_path / "missing.json")
+    assert "no bundled policy" in refused("show", "missing")
+    said = refused("show", file, "--out", tmp_path / "masks.bmp")
+    assert said == f"error: {tmp_path / 'masks.bmp'}: a picture is a .png, .svg or .pdf, not a .bmp\n"
+    file.write_text("{}")
+    refused_with_list = run("show", str(file))
+    assert refused_with_list.exit_code == 1
+    assert "Traceback" not in refused_with_list.stderr
+
+
+def test_a_policy_is_drawn_at_its_own_rate(tmp_path: Path) -> None:
+    def drawn(*arguments: str) -> set[str]:
+        ok("show", "ptb-controller", "--out", tmp_path / "masks.svg", *arguments)
+        return set(re.findall(r"at rate ([0-9.]+)", (tmp_path / "masks.svg").read_text()))
+
+    assert drawn() == {"0.05"}
+    assert drawn("--rate", "0.4") == {"0.4"}
+
+
+def test_bundled_policies_are_told_in_a_few_lines() -> None:
+    known = ad.load("ptb-controller").provenance
+    lines = ok("policies").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("ptb-controller  "))
+    assert lines[first] == "ptb-controller  transformer policy, 11 sites"
+    assert lines[first + 1] == f"  study: {known.study}; trial: {known.trial}; score: {known.score:.4g}"
+    assert "  rate: 0.05" in lines[first + 2 :]
+    assert "tokens, 10^" not in "\n".join(lines), "the space"
+    assert max(map(len, lines)) <= 120
+    assert json.loads(ok("policies", "--json"))["policies"]["ptb-controller"]["provenance"]["score"] == known.score
