@@ -27,11 +27,11 @@ from ptb_study import study_options
 from recording import write
 
 NEAR = 1.02  # times the perplexity of the best
-LONGEST_PEERS = 2  # classical methods whose length is looked at
+LENGTH_PEERS = 2  # classical methods that are trained for other lengths, too
 LENGTHS = (3 / 4, 4 / 3)  # of the tuned one
 
 
-class Setting(NamedTuple):
+class Try(NamedTuple):
     """A method, as it is trained."""
 
     method: str
@@ -52,43 +52,42 @@ def between(rate: float, tried: Iterable[float]) -> tuple[float, float]:
     return round(below, 6), round(above, 6)
 
 
-def best_of(tuning: Tuning, methods: Iterable[str]) -> list[Setting]:
-    """Of each method its best setting, the best of all first; those that are not near it are left out."""
+def leaders(tuning: Tuning, methods: Iterable[str]) -> list[Try]:
+    """Of each method what was best, the best of all first; methods that are not near it are left out."""
     tried = [
-        (statistics.fmean(of["scores"]), Setting(method, of["rate"], of["steps"]))
+        (statistics.fmean(of["scores"]), Try(method, of["rate"], of["steps"]))
         for method in methods
         for of in tuning[method]
         if None not in of["scores"]
     ]
     tried.sort(key=lambda one: one[0])
-    found: dict[str, Setting] = {}
-    for score, setting in tried:
+    found: dict[str, Try] = {}
+    for score, one in tried:
         if score < NEAR * tried[0][0]:
-            found.setdefault(setting.method, setting)
+            found.setdefault(one.method, one)
     return list(found.values())
 
 
-def settings(tuning: Tuning, peers: Sequence[str]) -> list[list[Setting]]:
-    """Three jobs: other rates, a shorter and a longer training."""
-    rates = {method: [of["rate"] for of in tried] for method, tried in tuning.items()}
-    classical = best_of(tuning, peers)
-    jobs = [[one._replace(rate=rate) for one in classical for rate in between(one.rate, rates[one.method])]]
-    both = [*classical[:LONGEST_PEERS], *(best_of(tuning, [policy])[0] for policy in (RANDOM, OURS))]
+def jobs_of(tuning: Tuning, peers: Sequence[str]) -> list[list[Try]]:
+    """Three: other rates, a shorter and a longer training."""
+    around = {method: [of["rate"] for of in tried] for method, tried in tuning.items()}
+    classical = leaders(tuning, peers)
+    jobs = [[one._replace(rate=rate) for one in classical for rate in between(one.rate, around[one.method])]]
+    both = [*classical[:LENGTH_PEERS], *leaders(tuning, [RANDOM]), *leaders(tuning, [OURS])]
     for direction, share in enumerate(LENGTHS):
-        other = [one._replace(steps=round(share * one.steps)) for one in both]
-        jobs.append(
-            [s for one in other for s in (one, one._replace(rate=between(one.rate, rates[one.method])[direction]))]
-        )
+        job = []
+        for one in both:
+            other = one._replace(steps=round(share * one.steps))
+            job += [other, other._replace(rate=between(one.rate, around[one.method])[direction])]
+        jobs.append(job)
     return jobs
 
 
-def train(
-    piece: Piece, name: str, jobs: Sequence[Sequence[Setting]], tokens: dict[str, tuple[int, ...]]
-) -> list[Entry]:
+def train(piece: Piece, name: str, jobs: Sequence[Sequence[Try]], tokens: dict[str, tuple[int, ...]]) -> list[Entry]:
     found: list[Entry] = []
     for job in jobs:
         seeds = max(2, piece.together // len(job))
-        for steps in dict.fromkeys(setting.steps for setting in job):
+        for steps in dict.fromkeys(one.steps for one in job):
             children = [
                 Child(one.method, 0, tokens[one.method], one.rate, FINAL_SEED + seed)
                 for one in job
@@ -111,7 +110,7 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
         raise SystemExit(f"{source} is not there, which has the tuning: run ptb_honest.py first")
     before = json.loads(source.read_text())
     tokens = {**piece.peers, **{name: tuple(of) for name, of in before["policies"].items()}}
-    jobs = settings(before["tuning"], list(piece.peers))
+    jobs = jobs_of(before["tuning"], list(piece.peers))
     found = train(piece, args.longer_training, jobs, tokens)
     seeds, methods = {entry.trial.seed for entry in found}, {entry.trial.method for entry in found}
     final = [

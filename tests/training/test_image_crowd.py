@@ -64,6 +64,18 @@ def test_a_child_in_a_crowd_is_the_child_alone(training: ImageTraining) -> None:
         assert reward == training.fit(policy, RATE, seed, CPU).reward
 
 
+def test_all_kinds_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own limit, beyond which it says so and goes on uncompiled, is 8 graphs of one function."""
+    limits: list[int] = []
+    monkeypatch.setattr(slot_module.Slot, "prepare", lambda slot: limits.append(torch._dynamo.config.recompile_limit))
+    before = torch._dynamo.config.recompile_limit
+    kinds = [ad.baseline("dropblock", block=block) for block in range(1, 11)]
+    Crowd(TRAINING, replace(CPU, compile=True)).make_room(kinds)
+    assert len(limits) == 10
+    assert min(limits) >= 10
+    assert torch._dynamo.config.recompile_limit == before
+
+
 @pytest.mark.parametrize("optimizer", [Sgd(lr=0.05), RmsProp(lr=0.01)], ids=["Sgd", "RmsProp"])
 def test_in_bfloat16_too(optimizer: Sgd | RmsProp) -> None:
     """Where a crowd keeps weights of bfloat16, and a lone child lets autocast make them."""

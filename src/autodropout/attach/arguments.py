@@ -31,9 +31,7 @@ def check_policy(policy: object) -> None:
 
 def choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
     """The rate given, else the one recorded with the policy."""
-    recorded = (
-        policy.provenance.rate if isinstance(policy, ConvPolicy | TransformerPolicy) and policy.provenance else None
-    )
+    recorded = None if isinstance(policy, Baseline) else policy.recorded_rate
     chosen = recorded if rate is None else rate
     if chosen is None:
         raise ValueError("no rate was given, and the policy records none: pass rate=0.2, say")

@@ -191,8 +191,8 @@ def transfer(
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     place.out.mkdir(parents=True, exist_ok=True)
     moved.save(place.out / "policy.json")
-    own = _rate(None, moved, found)
-    if rate is None and own != found.rate:
+    own = moved.recorded_rate
+    if rate is None and own not in (None, found.rate):
         typer.echo(f"at a rate of {found.rate:g}, this task's; on its own the policy had {own:g}", err=True)
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
@@ -206,9 +206,8 @@ def _recipe(name: str, smoke: bool) -> "Recipe":
 
 def _rate(asked: float | None, regularizer: "Regularizer", recipe: "Recipe") -> float:
     """As `ad.attach` has it: a policy remembers its rate."""
-    provenance = getattr(regularizer, "provenance", None)
-    known = recipe.rate if provenance is None or provenance.rate is None else provenance.rate
-    return known if asked is None else asked
+    recorded = getattr(regularizer, "recorded_rate", None)  # a baseline has none
+    return next(rate for rate in (asked, recorded, recipe.rate) if rate is not None)
 
 
 def _with_method(recipe: "Recipe", name: str) -> "Training":

@@ -44,8 +44,7 @@ def policy_masks(policy: Policy, *, rate: float | None = None, seed: int = 0) ->
     shown in the first of a few draws that drops any of them. None: the policy's own if it records one, else 0.3.
     """
     if rate is None:
-        known = None if policy.provenance is None else policy.provenance.rate
-        rate = RATE if known is None else known
+        rate = RATE if policy.recorded_rate is None else policy.recorded_rate
     if isinstance(policy, ConvPolicy):
         return [
             Masks(

@@ -98,6 +98,12 @@ class ConvGroup(Record):
 class _Policy(Record, ABC):
     """What both kinds of policy can do: be written, and be told in words."""
 
+    @property
+    def recorded_rate(self) -> float | None:
+        """The drop rate that its provenance has; None where nothing is known."""
+        known: Provenance | None = self.provenance  # type: ignore[attr-defined]  # the last field of either kind
+        return None if known is None else known.rate
+
     def to_json(self) -> str:
         """The policy as JSON text: keys in a fixed order, one short object or array a line."""
         return _pretty({"schema": SCHEMA, **self.model_dump(mode="json", exclude_none=True)}) + "\n"

@@ -152,16 +152,18 @@ class Crowd:
                 more = [Slot(self.training, self.run, self._shared, kind) for _ in range(len(there), count)]
                 there += more
                 new += more
-            with self._enough_graphs(len(new)):  # after all are made: attaching makes the compiler start afresh
+            with self._compiled_whatever_their_number(
+                new
+            ):  # after all are made: attaching makes the compiler start afresh
                 for slot in new:
                     slot.prepare()
         return bool(new)
 
-    def _enough_graphs(self, kinds: int) -> AbstractContextManager[None]:
-        """Every kind of baseline is compiled; beyond a limit the compiler would leave some out, with other crops."""
+    def _compiled_whatever_their_number(self, slots: Sequence[Slot]) -> AbstractContextManager[None]:
+        """Each kind of baseline is compiled anew; beyond a limit torch would run some as they are, with other crops."""
         if not self.run.compile:
             return nullcontext()
-        limit = torch._dynamo.config.recompile_limit + kinds
+        limit = torch._dynamo.config.recompile_limit + len(slots)
         return torch._dynamo.config.patch(recompile_limit=limit)  # type: ignore[no-any-return]
 
     def advance(self, steps: int) -> None:
