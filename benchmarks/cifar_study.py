@@ -64,6 +64,7 @@ DEFAULTS = pieces.Defaults(
     longer_steps=10_000,
     longer_rate=0.1,
     methods=["random", "controller"],
+    longer_methods=["random", "controller"],
     trials=128,
     final_steps=[10_000],
     none_steps=[],

@@ -252,6 +252,7 @@ class Defaults(NamedTuple):
     longer_steps: int
     longer_rate: float
     methods: list[str]
+    longer_methods: list[str]
     trials: int
     final_steps: list[int]
     none_steps: list[int]
@@ -281,6 +282,7 @@ def study_options(
     add("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter ones, in --steps")
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     add("--methods", nargs="+", choices=PROPOSERS, default=of.methods, help="of the search")
+    add("--longer-methods", nargs="+", choices=PROPOSERS, default=of.longer_methods, help="whose best are trained longer")
     add("--trials", type=int, default=of.trials, help="policies for each method")
     add("--final-steps", type=int, nargs="+", default=of.final_steps, help="to choose from")
     add("--none-steps", type=int, nargs="*", default=of.none_steps, help="lengths to choose from without a policy")

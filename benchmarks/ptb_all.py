@@ -13,6 +13,7 @@ import ptb_finalists
 import ptb_finer
 import ptb_honest
 import ptb_proxy
+import ptb_retuned
 import ptb_search
 import ptb_transfer
 
@@ -22,6 +23,7 @@ STAGES = {
     "finalists": ptb_finalists.main,
     "honest": ptb_honest.main,
     "finer": ptb_finer.main,
+    "retuned": ptb_retuned.main,
     "transfer": ptb_transfer.main,
 }
 

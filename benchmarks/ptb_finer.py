@@ -38,6 +38,10 @@ class Try(NamedTuple):
     rate: float
     steps: int
 
+    @classmethod
+    def of(cls, entry: Entry) -> "Try":
+        return cls(entry.trial.method, entry.trial.rate, entry.trial.steps)
+
 
 Tuning = dict[str, list[dict[str, Any]]]
 """By method, what was tried, as the JSON file of `ptb_honest.py` has it."""
@@ -98,10 +102,22 @@ def train(piece: Piece, name: str, jobs: Sequence[Sequence[Try]], tokens: dict[s
     return found
 
 
+def compared(piece: Piece, found: Sequence[Entry]) -> list[Entry]:
+    """What was tried, after what the final table has of the same methods and seeds."""
+    seeds, methods = {entry.trial.seed for entry in found}, {entry.trial.method for entry in found}
+    final = [
+        entry
+        for entry in piece.entries("honest")
+        if entry.trial.phase == "final" and entry.trial.seed in seeds and entry.trial.method in methods
+    ]
+    return final + list(found)
+
+
 def named(entry: Entry) -> Entry:
     """With its rate and length in its method's name: methods are compared at several."""
-    trial = entry.trial
-    return entry._replace(trial=replace(trial, method=f"{trial.method} at {trial.rate:g}, {trial.steps:,} steps"))
+    one = Try.of(entry)
+    told = f"{one.method} at {one.rate:g}, {one.steps:,} steps"
+    return entry._replace(trial=replace(entry.trial, method=told))
 
 
 def study(piece: Piece, args: argparse.Namespace) -> None:
@@ -111,17 +127,11 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
     before = json.loads(source.read_text())
     tokens = {**piece.peers, **{name: tuple(of) for name, of in before["policies"].items()}}
     jobs = jobs_of(before["tuning"], list(piece.peers))
-    found = train(piece, args.longer_training, jobs, tokens)
-    seeds, methods = {entry.trial.seed for entry in found}, {entry.trial.method for entry in found}
-    final = [
-        entry
-        for entry in piece.entries("honest")
-        if entry.trial.phase == "final" and entry.trial.seed in seeds and entry.trial.method in methods
-    ]
-    ours = next(named(entry).trial.method for entry in final if entry.trial.method == OURS)
+    found = compared(piece, train(piece, args.longer_training, jobs, tokens))
+    ours = next(named(entry).trial.method for entry in found if entry.trial.method == OURS)
     record = piece.record(f"{args.longer_training}: rates and lengths between those of the final table, with its seeds")
     metric = f"validation {piece.unit}"
-    record["tables"] = tables([named(entry) for entry in final + found], (ours,), (metric,), piece.shown)
+    record["tables"] = tables([named(entry) for entry in found], (ours,), (metric,), piece.shown)
     write(record, args.out)
 
 

@@ -159,6 +159,16 @@ def finer(files: Mapping[Path, Record]) -> Iterator[str]:
         yield from _compared(record, "validation perplexity")
 
 
+def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        for metric in ("test perplexity", "validation perplexity"):
+            yield from _compared(record, metric)
+        yield from map(_claim, record["claims"])
+        yield ""
+
+
 def translated(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield (
@@ -277,6 +287,7 @@ def page(before: str, lines: Sequence[str]) -> str:
 STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] = {
     "honest": ("The final table", honest),
     "finer": ("Rates and lengths between", finer),
+    "retuned": ("The final table, tuned more finely", retuned),
     "transfer": ("The same policies on WikiText-2", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),
     "search": ("The controller against random search", searches),

@@ -4,11 +4,12 @@
     python benchmarks/ptb_candidates.py   where regularization pays at all: a few children of several trainings
     python benchmarks/ptb_proxy.py        which training is worth searching with, and at which rate
     python benchmarks/ptb_orders.py       whose order of policies is whose, among all that the last has trained
-    python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search
+    python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search and TPE
     python benchmarks/ptb_sites.py        what those have learned, site by site
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
     python benchmarks/ptb_finer.py        whether rates and lengths between would have changed it
+    python benchmarks/ptb_retuned.py      whether its differences stand when methods are tuned so finely
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/multi30k.py         and a translator with the same policies
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once
@@ -17,19 +18,20 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first ten take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder` and
+The first eleven take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder` and
 goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same
 command again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from
 them alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
 
 A job trains `--together` children at once (`LanguageTraining.fit_many`), and takes as long with fewer of them. Hence
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill
-them. What it costs in steps of one child, for S steps of a child of the search and 2 S or 4 S of a final one:
+them. TPE, which `simulate.py` had in front, came after the others, alone (`--methods tpe`). What it costs in steps of
+one child, for S steps of a child of the search and 2 S or 4 S of a final one:
 
-    proxy 330 S;  search 1,536 S;  finalists 290 S;  final table, of which length is tuned, 980 S to 1,260 S
+    proxy 330 S;  search 2,048 S;  finalists 290 S;  final table, of which length is tuned, 980 S to 1,260 S
 
 and for each job 8 readings of the validation text, as long as 160 steps by estimate. These scripts need torch and
-numpy, and no database.
+numpy, that of the search Optuna for TPE, and no database.
 """
 
 import argparse
@@ -53,7 +55,8 @@ DEFAULTS = pieces.Defaults(
     longer_training="small",
     longer_steps=6_000,
     longer_rate=0.05,
-    methods=["random", "controller-paper", "controller"],
+    methods=["random", "controller-paper", "controller", "tpe"],
+    longer_methods=["random", "controller-paper", "controller"],
     trials=512,
     final_steps=[6_000, 12_000],
     none_steps=[3_000, 4_000],
@@ -82,6 +85,10 @@ class Piece(pieces.Piece):
         steps = max(4, steps // SMOKE_STEPS)
         small = replace(training.smoke(), batch=2, segment=8, steps=steps, evaluate_every=max(1, steps // 2))
         return replace(small, evaluation_batch=2, evaluation_words=100, warmup=0)
+
+    def asked(self, steps: int) -> int:
+        """What to ask `training` for, to have so many steps: a smoke test's are fewer."""
+        return steps * SMOKE_STEPS if self.smoke else steps
 
     def regularizer(self, child: Child) -> Policy:
         return SPACE.decode(child.tokens)

@@ -13,7 +13,7 @@ from autodropout import __version__
 from autodropout.tables import Journal, Table, table
 from recording import facts
 
-JOURNALS = ("descent", "candidates", "proxy", "search", "finalists", "honest", "finer")
+JOURNALS = ("descent", "candidates", "proxy", "search", "finalists", "honest", "finer", "retuned")
 UNIT = "80 / perplexity"
 
 

@@ -21,6 +21,7 @@ import ptb_orders
 import ptb_policies
 import ptb_proxy
 import ptb_report
+import ptb_retuned
 import ptb_search
 import ptb_sites
 import ptb_study
@@ -51,10 +52,10 @@ def test_from_proxy_to_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["--smoke", "--folder", str(tmp_path)]
-    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_finer):
+    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_finer, ptb_retuned):
         run(script, monkeypatch, *folder)
     jobs = len(trained)
-    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", "finer", *folder)
+    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", "finer", "retuned", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
     record = json.loads((tmp_path / "proxy-half-3000-0.05-for-6000.json").read_text())
     assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
@@ -62,7 +63,7 @@ def test_from_proxy_to_table(
     assert all("best_peer" not in row for row in record["rows"][:-1]), "only at full length"
     assert [note["what"] for note in record["trained"]] == ["from here on half"]
     search = json.loads((tmp_path / "search-0.json").read_text())["rows"]
-    assert [row["method"] for row in search] == ["random", "controller-paper", "controller"]
+    assert [row["method"] for row in search] == ["random", "controller-paper", "controller", "tpe"]
     assert all(row["trials"] == len(row["curve"]["best"]) == 32 for row in search)
     assert search[0]["reached"][0] <= 32, "random search is as good as itself"
     for low, best, high in zip(*(search[0]["curve"][name] for name in ("low", "best", "high")), strict=True):
@@ -92,6 +93,13 @@ def test_from_proxy_to_table(
     methods = {row["method"] for row in rows}
     assert {f"dropout at 0.025, {LONGEST} steps", f"dropout at 0.075, {LONGEST} steps"} < methods, "by 0, 0.05 and 0.1"
     assert {f"{ours}, {LONGEST * 3 // 4} steps", f"{ours}, {LONGEST * 4 // 3} steps"} < methods
+    retuned = json.loads((tmp_path / "retuned.json").read_text())
+    assert len(retuned["lengths"]) == 4, "two classical methods and two policies"
+    assert set(retuned["lengths"].values()) == {LONGEST}, "nothing is as good as the longest: it stays"
+    best = min((row for row in rows if row["method"].startswith("policy of controller")), key=lambda row: row["mean"])
+    by_test = {row["method"]: row for row in retuned["tables"]["test perplexity, from policy of random"]}
+    assert by_test["policy of controller"]["rate"] == best["rate"]
+    assert [claim["than"] for claim in retuned["claims"]] == ["policy of random", retuned["best_classical"]]
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
@@ -106,9 +114,9 @@ def test_from_proxy_to_table(
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
-    assert len(table.test(steps=LONGEST)) == 6 * 2
+    assert len(table.test(steps=LONGEST)) == 6 * 2 + 4 * 2
     assert len(table.test(steps=24)) == 2, "no policy"
-    assert len(table.facts["trained"]) == 5, "each journal says where it was trained, though one compiled for all"
+    assert len(table.facts["trained"]) == 6, "each journal says where it was trained, though one compiled for all"
     assert "minutes" in capsys.readouterr().out
 
 
@@ -117,10 +125,10 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json"), "--translated", str(tmp_path / "translated")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 12
+    assert page.read_text().count("Not run yet") == 13
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
-    for script in (*scripts, ptb_finer, ptb_transfer):
+    for script in (*scripts, ptb_finer, ptb_retuned, ptb_transfer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
@@ -193,7 +201,7 @@ def test_the_best_is_not_judged_by_what_chose_it() -> None:
 
 def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job takes as long with fewer children: sizes are chosen so that 48 fill almost all of them."""
-    options = ["--folder", str(tmp_path), "--trials", "16"]
+    options = ["--folder", str(tmp_path), "--trials", "16", "--methods", "random", "controller-paper", "controller"]
 
     def jobs(script: ModuleType, *arguments: str) -> list[int]:
         before = len(trained)

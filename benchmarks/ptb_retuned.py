@@ -1,0 +1,67 @@
+"""Does the final table stand when methods are tuned more finely? Four of them, at what `ptb_finer.py` found to be best.
+
+    python benchmarks/ptb_retuned.py [--smoke]      (see ptb_study.py)
+
+The methods: the two classical ones and the two policies whose lengths were tried there. Of each it takes the rate and
+the length with the best validation perplexity, of those of the final table and of those between, and trains it with
+seeds that nothing was chosen by. The test text is read for a second time; what the first reading said has decided
+nothing here. The claims are those of `ptb_honest.py`, but for no policy, which has not been tuned again.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+
+from autodropout.tables import Entry
+from comparing import tables
+from pieces import Child, rewards_of
+from ptb_finer import Try, compared
+from ptb_honest import OURS, RANDOM, best_of, claim
+from ptb_study import Piece, study_options
+from recording import write
+
+SEED = 4_000_000  # the first of those that no other stage has
+
+
+def best_tries(entries: Sequence[Entry]) -> list[Try]:
+    """Of each method that was trained for several lengths, what had the best mean."""
+    by_try: dict[Try, list[Entry]] = {}
+    for entry in entries:
+        by_try.setdefault(Try.of(entry), []).append(entry)
+    means = {one: statistics.fmean(rewards_of(of)) for one, of in by_try.items()}
+    found: dict[str, Try] = {}
+    for one in sorted(means, key=lambda one: -means[one]):
+        if len({other.steps for other in means if other.method == one.method}) > 1:
+            found.setdefault(one.method, one)
+    return list(found.values())
+
+
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    before = compared(piece, piece.entries("finer"))
+    tokens = {entry.trial.method: entry.trial.tokens for entry in before}
+    chosen = best_tries(before)
+    found: list[Entry] = []
+    for steps in sorted({one.steps for one in chosen}, reverse=True):
+        children = [
+            Child(one.method, 0, tokens[one.method], one.rate, SEED + seed)
+            for one in chosen
+            if one.steps == steps
+            for seed in range(args.final_seeds)
+        ]
+        found += piece.train("retuned", args.longer_training, piece.asked(steps), children, test=True)
+    best_peer = best_of([one.method for one in chosen if one.method in piece.peers], found)
+    others = (RANDOM, best_peer)
+    record = piece.record(f"{args.longer_training}, each method at the best of its rates and lengths, new seeds")
+    record |= {"lengths": {one.method: one.steps for one in chosen}, "best_classical": best_peer}
+    record["tables"] = tables(found, others, (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)
+    record["claims"] = [claim(piece, found, OURS, other, claims=len(others)) for other in others]
+    write(record, args.out)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "retuned", argv)
+    study(Piece(args, "retuned"), args)
+
+
+if __name__ == "__main__":
+    main()
