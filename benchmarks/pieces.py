@@ -19,13 +19,13 @@ from autodropout.controller import PROPOSERS
 from autodropout.recipes.recipe import CrowdTraining
 from autodropout.spaces import Space
 from autodropout.tables import Entry, Journal, TableTrial
+from autodropout.tables.statistics import MOST_FLIPS
 from autodropout.training.children import into
 from autodropout.training.run import Regularizer, Run, identity
 from recording import facts, options
 
 PAUSED = 3  # the exit code of a piece that has left something to do
 MINIBATCH = 16  # policies that a method of a search proposes at once
-MOST_SEEDS = 20  # of a final table
 PARTS = ("compared", "rates", "longer")  # of what is asked about a proxy
 
 
@@ -282,7 +282,7 @@ def study_options(
     add("--lengths", type=float, nargs="*", default=[1 / 3, 1 / 2], help="of shorter ones, in --steps")
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="of what is asked about a proxy")
     add("--methods", nargs="+", choices=PROPOSERS, default=of.methods, help="of the search")
-    add("--longer-methods", nargs="+", choices=PROPOSERS, default=of.longer_methods, help="whose best are trained longer")
+    add("--longer-methods", nargs="+", choices=PROPOSERS, default=of.longer_methods, help="whose best go on")
     add("--trials", type=int, default=of.trials, help="policies for each method")
     add("--final-steps", type=int, nargs="+", default=of.final_steps, help="to choose from")
     add("--none-steps", type=int, nargs="*", default=of.none_steps, help="lengths to choose from without a policy")
@@ -291,8 +291,8 @@ def study_options(
     args = parser.parse_args(argv)
     if args.smoke:
         args.trials, args.tuning_seeds, args.final_seeds = 2 * MINIBATCH, 1, 2
-    if not 1 <= args.final_seeds <= MOST_SEEDS:
-        parser.error(f"--final-seeds must lie in 1 to {MOST_SEEDS}, which sign flips take, got {args.final_seeds}")
+    if not 1 <= args.final_seeds <= MOST_FLIPS:
+        parser.error(f"--final-seeds must lie in 1 to {MOST_FLIPS}, which sign flips take, got {args.final_seeds}")
     if args.trials % MINIBATCH:
         parser.error(f"--trials must be a multiple of {MINIBATCH}, got {args.trials}")
     args.folder = args.folder or Path(f"out/{of.study}-smoke" if args.smoke else f"results/{of.study}")

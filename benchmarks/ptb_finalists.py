@@ -4,9 +4,9 @@
 
 1. Of each method in the journal of the search the 10 policies with the best rewards, 5 new seeds each, beside no policy
    and the classical methods at the best rate that `ptb_proxy.py` saw, with the same seeds.
-2. The 3 best of them by their new mean, for each of `--longer-methods`, and the others again: trained longer, 3 of the
-   seeds. With `--longer-training` that is another training: the one that the search is for. It may want other rates: all
-   are multiplied by `--longer-rate` over `--rate`.
+2. The 3 best of them by their new mean, for each of `--longer-methods`, and the others again: trained longer, with 3 of
+   the seeds. With `--longer-training` that is another training: the one that the search is for. It may want other
+   rates: all are multiplied by `--longer-rate` over `--rate`.
 
 The difference between a policy's reward in the search and its mean over new seeds is what was luck. The first of these
 10 owes its place to the new seeds, too; the mean over all 10, by which methods are compared here, does not.

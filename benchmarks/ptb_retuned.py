@@ -21,6 +21,7 @@ from ptb_study import Piece, study_options
 from recording import write
 
 SEED = 4_000_000  # the first of those that no other stage has
+SEEDS = 24  # of each method: two of one length fill a crowd
 
 
 def best_tries(entries: Sequence[Entry]) -> list[Try]:
@@ -46,7 +47,7 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
             Child(one.method, 0, tokens[one.method], one.rate, SEED + seed)
             for one in chosen
             if one.steps == steps
-            for seed in range(args.final_seeds)
+            for seed in range(args.final_seeds if args.smoke else SEEDS)
         ]
         found += piece.train("retuned", args.longer_training, piece.asked(steps), children, test=True)
     best_peer = best_of([one.method for one in chosen if one.method in piece.peers], found)

@@ -4,7 +4,7 @@
     python benchmarks/ptb_candidates.py   where regularization pays at all: a few children of several trainings
     python benchmarks/ptb_proxy.py        which training is worth searching with, and at which rate
     python benchmarks/ptb_orders.py       whose order of policies is whose, among all that the last has trained
-    python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, against random search and TPE
+    python benchmarks/ptb_search.py       the controller, at the paper's setting and at ours, random search and TPE
     python benchmarks/ptb_sites.py        what those have learned, site by site
     python benchmarks/ptb_finalists.py    the best of each method, trained again with new seeds, then longer
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
@@ -18,10 +18,10 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first eleven take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder` and
-goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the same
-command again does the rest. Carried from machine to machine, the journals are all there is: tables are computed from
-them alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
+The first eleven take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder`
+and goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the
+same command again does the rest. Carried from machine to machine, the journals are all there is: tables are computed
+from them alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.
 
 A job trains `--together` children at once (`LanguageTraining.fit_many`), and takes as long with fewer of them. Hence
 all scripts have crowds of 48, three methods' minibatches, which are compiled once, and numbers of children that fill

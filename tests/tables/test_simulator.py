@@ -75,7 +75,7 @@ def test_sign_flips_are_scipys(differences: list[int]) -> None:
 
 def test_sign_flips_of_many_seeds() -> None:
     assert sign_flips([-0.3, -0.1, -0.2] * 4) == 2 / 2**12, "all point one way"
-    with pytest.raises(ValueError, match="1 to 20"):
+    with pytest.raises(ValueError, match="1 to 24"):
         sign_flips([])
 
 

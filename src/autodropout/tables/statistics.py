@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+MOST_FLIPS = 24  # 2^24 sums are 128 MiB
 
 
 class Interval(NamedTuple):
@@ -73,8 +74,8 @@ def sign_flips(differences: Sequence[float] | Floats) -> float:
     Exact: the share of all 2^n ways to choose signs whose sum lies as far from zero; no distribution is assumed.
     """
     values = np.asarray(differences, dtype=float)
-    if not 1 <= len(values) <= 20:
-        raise ValueError(f"there must be 1 to 20 differences, got {len(values)}")
+    if not 1 <= len(values) <= MOST_FLIPS:
+        raise ValueError(f"there must be 1 to {MOST_FLIPS} differences, got {len(values)}")
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate((sums + value, sums - value))
