@@ -11,18 +11,19 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from autodropout.tables import Journal
 from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
+from ptb_report_tables import final, finer, honest, retuned, translated
 from ptb_study import perplexity
 from ptb_table import UNIT
 from recording import averaged, decimals, markdown, named
 
 BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
 TITLE = "# Results\n\n"
+EARLIER = (64, 128, 256)  # policies after which simulated searches are looked at, too
 NOT_RUN = ("Not run yet.", "")
 
 
@@ -127,112 +128,6 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
         yield from markdown(("policy", "rate", "in the search", "new seeds", "rate there", "on the whole text"), line)
 
 
-def honest(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield from final(files)
-    yield "![test perplexity of each method](ptb-honest.png)"
-    yield ""
-
-
-def final(files: Mapping[Path, Record]) -> Iterator[str]:
-    for path, record in files.items():
-        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
-        yield ""
-        for metric in ("test perplexity", "validation perplexity"):
-            yield from _compared(record, metric)
-        for claim in record["claims"]:
-            yield _claim(claim)
-        yield ""
-        yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
-        yield ""
-        yield from _edges(record)
-        yield from _lengths(record)
-        if record["diverged"]:
-            lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
-            yield f"Diverged, hence not in the table: {lost}."
-        yield ""
-
-
-def finer(files: Mapping[Path, Record]) -> Iterator[str]:
-    for path, record in files.items():
-        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
-        yield ""
-        yield from _compared(record, "validation perplexity")
-
-
-def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
-    for path, record in files.items():
-        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
-        yield ""
-        for metric in ("test perplexity", "validation perplexity"):
-            yield from _compared(record, metric)
-        yield from map(_claim, record["claims"])
-        yield ""
-
-
-def translated(files: Mapping[Path, Record]) -> Iterator[str]:
-    for path, record in files.items():
-        yield (
-            f"`{path.name}`: {record['what']}, {record['steps']:,} steps. Mean ± standard error (n) of sacreBLEU; "
-            "differences are paired, with 95% intervals."
-        )
-        yield ""
-        for metric in ("test BLEU", "validation BLEU"):
-            yield from _compared(record, metric)
-        yield from _edges(record)
-
-
-def _edges(record: Record) -> Iterator[str]:
-    if record["at_the_edge"]:
-        yield f"The best rate was at the edge of those tried for: {'; '.join(record['at_the_edge'])}."
-        yield ""
-
-
-def _lengths(record: Record) -> Iterator[str]:
-    """Which ones were tried."""
-    tried = sorted({of["steps"] for by in record["tuning"].values() for of in by})
-    yield f"Lengths tried, in steps: {', '.join(f'{steps:,}' for steps in tried)}."
-    for method, mean in record["none_lengths"].items():
-        if method not in record["lengths"]:
-            yield f"Tested but not in the table: {method}, validation perplexity {mean:.2f}."
-    yield ""
-
-
-def _compared(record: Record, metric: str) -> list[str]:
-    """Methods by a metric, and their differences from some of them."""
-    tables = {key.partition(", from ")[2]: t for key, t in record["tables"].items() if key.startswith(metric)}
-    lengths = record.get("lengths")
-    shown = []
-    for row in next(iter(tables.values())):
-        mean = f"{row['mean']:.2f}" + ("" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}")
-        others = [_difference(row["method"], first, of) for first, of in tables.items()]
-        setting = f"{row['rate']:g}" + (f", {lengths[row['method']]:,} steps" if lengths else "")
-        shown.append((row["method"], setting, f"{mean} ({len(row['values'])})", *others))
-    return markdown(("method", "rate", metric, *(f"from {name}" for name in tables)), shown)
-
-
-def _difference(method: str, first: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    row = next((row for row in rows if row["method"] == method), None)
-    if row is None or method == first:
-        return ""
-    return f"{row['difference']:+.2f}" + ("" if row["half_interval"] is None else f" ± {row['half_interval']:.2f}")
-
-
-def _claim(claim: Mapping[str, Any]) -> str:
-    metric = claim["metric"]
-    if not claim["n"]:
-        return f"- {metric}: {claim['method']} and {claim['than']} have no seed in common."
-    word = "is **better** than" if claim["holds"] else "is **not shown** to be better than"
-    half = "" if claim["half_interval"] is None else f" ± {claim['half_interval']:.2f}"
-    return (
-        f"- {metric}: the {claim['method']} {word} {claim['than']}: {claim['difference']:+.2f}{half}, "
-        f"n = {claim['n']}, p {_p(claim['p'])} by sign flips, p {_p(claim['p_for_all_claims'])} for all claims."
-    )
-
-
-def _p(value: float) -> str:
-    return f"= {value:.3f}" if value >= 0.001 else "< 0.001"
-
-
 def simulated(path: Path) -> Iterator[str]:
     if not path.exists():
         yield from NOT_RUN
@@ -249,10 +144,20 @@ def simulated(path: Path) -> Iterator[str]:
     yield ""
     yield from markdown(("surrogate", "held-out error", "rank correlation"), rows)
     shown = [
-        (row["proposer"], _mean(row["best"]), _mean(row["last"]), row["trials_to_random"] or "never")
+        (
+            row["proposer"],
+            *(f"{perplexity(row['curve'][trials - 1]):.2f}" for trials in EARLIER if trials < len(row["curve"])),
+            _mean(row["best"]),
+            _mean(row["confirmed"]),
+            _mean(row["last"]),
+            row["trials_to_random"] or "never",
+        )
         for row in record["proposers"]
     ]
-    yield from markdown(("proposer", "what it takes", "mean of its last 64", "policies until random's best"), shown)
+    trials = len(record["proposers"][0]["curve"])
+    taken = (f"takes after {number}" for number in (*(earlier for earlier in EARLIER if earlier < trials), trials))
+    head = ("proposer", *taken, "of its 10 best, by 5 new seeds", "mean of its last 64", "policies until random's best")
+    yield from markdown(head, shown)
     yield "As many trainings, of many policies or of many seeds of each:"
     yield ""
     shown = [(r["repeats"], r["policies"], _mean(r["random"]), _mean(r["controller"])) for r in record["more_seeds"]]

@@ -3,7 +3,8 @@
     python benchmarks/simulate.py [--table ptb-txl] [--training half] [--steps 3000] [--rate 0.05] [--smoke]
 
 1. The surrogate: three regressions on the table's rows, their held-out error and rank correlation.
-2. Proposers on the surrogate, the same number of trials and the same noise for each.
+2. Proposers on the surrogate, the same number of trials and the same noise for each; then the ten best of each search
+   once more, with five new seeds, as `autodropout confirm` does.
 3. More policies, or more seeds for each policy: the same number of children.
 4. Early stopping, on the recorded curves of the table's own rows: the same number of training steps.
 
@@ -28,7 +29,7 @@ from autodropout.controller import FAST, PROPOSERS, Controller, make_proposer
 from autodropout.search.halving import Halving
 from autodropout.search.protocols import Proposer
 from autodropout.spaces import Space, TransformerSpace
-from autodropout.tables import Entry, Rows, Smooth, Surrogate, Table, TableTrial, replay_stopping, simulate
+from autodropout.tables import Entry, Rows, Smooth, Surrogate, Table, TableTrial, confirm, replay_stopping, simulate
 from autodropout.tables import table as opened
 from recording import Table as Printed
 from recording import facts, options, write
@@ -81,7 +82,7 @@ def shown(found: dict[str, float]) -> str:
 def proposers(world: Smooth, children: int, seeds: int) -> list[dict[str, Any]]:
     rows = []
     print(f"\nproposers, {children} policies, one seed each, on the surrogate")
-    table = Printed(("best", "last 64", "as good as random"), 28, 24)
+    table = Printed(("best", "best, confirmed", "last 64", "as good as random"), 28, 24)
     goal = 0.0
     for name, make in sorted(SEARCHES.items(), key=lambda item: item[0] != "random"):
         if name == "tpe" and children > 512:
@@ -89,12 +90,15 @@ def proposers(world: Smooth, children: int, seeds: int) -> list[dict[str, Any]]:
         found = [simulate(make(world.surrogate.space, seed), world, children, seed=seed) for seed in range(seeds)]
         best = mean_and_error([search.best for search in found])
         goal = goal or best["mean"]
+        confirmed = mean_and_error([confirm(search, world, seed=seed) for seed, search in enumerate(found)])
         last = mean_and_error([float(search.true[-64:].mean()) for search in found])
         curve = np.mean([search.incumbents for search in found], axis=0)
         took = int(np.argmax(curve >= goal)) + 1 if (curve >= goal).any() else None
-        rows.append({"proposer": name, "best": best, "last": last, "trials_to_random": took, "curve": curve.tolist()})
+        row = {"proposer": name, "best": best, "confirmed": confirmed, "last": last}
+        rows.append(row | {"trials_to_random": took, "curve": curve.tolist()})
         said = "never" if took is None else f"after {took} trials"
-        table.row(name, {"best": shown(best), "last 64": shown(last), "as good as random": said})
+        cells = {"best": best, "best, confirmed": confirmed, "last 64": last}
+        table.row(name, {what: shown(of) for what, of in cells.items()} | {"as good as random": said})
     return rows
 
 

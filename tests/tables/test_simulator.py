@@ -12,7 +12,7 @@ from made_trials import NOISE, SPACE, STEPS, made, trial, worth
 from autodropout.controller import make_proposer
 from autodropout.search.halving import Halving
 from autodropout.search.protocols import Proposal, Scored
-from autodropout.tables import Rows, Smooth, Surrogate, TableError, replay_stopping, simulate
+from autodropout.tables import Rows, Simulated, Smooth, Surrogate, TableError, confirm, replay_stopping, simulate
 from autodropout.tables.statistics import (
     best_so_far,
     bootstrap,
@@ -270,6 +270,18 @@ def test_repeats_quiet_the_noise(surrogate: Surrogate) -> None:
     one, nine = (simulate(make_proposer("random", SPACE, 0), world, trials=96, repeats=repeats) for repeats in (1, 9))
     assert one.tokens == nine.tokens
     assert np.std(nine.rewards - nine.true) == pytest.approx(np.std(one.rewards - one.true) / 3)
+
+
+def test_the_best_of_a_search_confirmed(surrogate: Surrogate) -> None:
+    """A search whose luck turned the order round, and that had its luckiest policy in four strings."""
+    world = Smooth(surrogate, 0.1)
+    true = surrogate.predict([disguised(number, 0) for number in range(6)], 0.1)
+    worst, *better = np.argsort(true).tolist()
+    strings = (*(disguised(worst, other) for other in range(4)), *(disguised(number, 0) for number in better))
+    worth = surrogate.predict(strings, 0.1)
+    search = Simulated(strings, np.arange(9.0, 0.0, -1.0), worth, np.ones(9, dtype=bool), 0.0, repeats=1)
+    found = [confirm(search, world, top=top, repeats=10**8) for top in (1, 2, 10)]
+    assert found == [search.best, true[better[0]], true.max()], "without noise, of one, two and all six policies"
 
 
 def test_learning_beats_chance(surrogate: Surrogate) -> None:

@@ -16,14 +16,22 @@ from autodropout.lazy import lazy
 
 if TYPE_CHECKING:
     from autodropout.tables.query import Table, table
-    from autodropout.tables.simulator import Rows, Simulated, Smooth, World, replay_stopping, simulate
+    from autodropout.tables.simulator import Rows, Simulated, Smooth, World, confirm, replay_stopping, simulate
     from autodropout.tables.surrogate import Surrogate
     from autodropout.tables.trials import Entry, Journal, TableError, TableTrial, from_ledger
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "autodropout.tables.simulator": ["Rows", "Simulated", "Smooth", "World", "replay_stopping", "simulate"],
+            "autodropout.tables.simulator": [
+                "Rows",
+                "Simulated",
+                "Smooth",
+                "World",
+                "confirm",
+                "replay_stopping",
+                "simulate",
+            ],
             "autodropout.tables.surrogate": ["Surrogate"],
             "autodropout.tables.query": ["Table", "table"],
             "autodropout.tables.trials": ["Entry", "Journal", "TableError", "TableTrial", "from_ledger"],
@@ -41,6 +49,7 @@ __all__ = [
     "TableError",
     "TableTrial",
     "World",
+    "confirm",
     "from_ledger",
     "replay_stopping",
     "simulate",

@@ -1,0 +1,143 @@
+"""The parts of docs/results.md that compare final trainings, here and on other texts (see ptb_report.py)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptb_figures import Record
+from recording import markdown
+
+
+def honest(files: Mapping[Path, Record]) -> Iterator[str]:
+    yield from final(files)
+    yield "![test perplexity of each method](ptb-honest.png)"
+    yield ""
+
+
+def final(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        for metric in ("test perplexity", "validation perplexity"):
+            yield from _compared(record, metric)
+        for claim in record["claims"]:
+            yield _claim(claim)
+        yield ""
+        yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
+        yield ""
+        yield from _edges(record)
+        yield from _lengths(record)
+        if record["diverged"]:
+            lost = ", ".join(f"{method} (seed {seed})" for method, seed in record["diverged"])
+            yield f"Diverged, hence not in the table: {lost}."
+        yield ""
+
+
+def finer(files: Mapping[Path, Record]) -> Iterator[str]:
+    """A line for each method, in a cell the rates of one length; what it was tuned to is among them."""
+    for path, record in files.items():
+        (name, rows), *_ = record["tables"].items()
+        first = name.partition(", from ")[2]
+        yield (
+            f"`{path.name}`: {record['what']}. Validation perplexity by rate, mean ± standard error of "
+            f"{len(rows[0]['values'])} seeds; **bold**: a method's best, and its paired difference with a 95% interval."
+        )
+        yield ""
+        methods: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+        for row in rows:
+            method, _, setting = row["method"].rpartition(" at ")
+            length = setting.partition(", ")[2]
+            methods.setdefault(method, {}).setdefault(length, []).append(row)
+        lengths = sorted({length for by in methods.values() for length in by}, key=lambda told: (len(told), told))
+        shown = []
+        for method, by in methods.items():
+            best = min((row for of in by.values() for row in of), key=lambda row: row["mean"])
+            cells = (
+                "<br>".join(_at_rate(row, bold=row is best) for row in sorted(by.get(length, []), key=_rate))
+                for length in lengths
+            )
+            shown.append((method, *cells, _difference(best["method"], first, rows)))
+        yield from markdown(("method", *lengths, f"its best, from {first}"), shown)
+
+
+def _rate(row: Mapping[str, Any]) -> float:
+    return float(row["rate"])
+
+
+def _at_rate(row: Mapping[str, Any], bold: bool) -> str:
+    mean = f"{row['mean']:.2f} ± {row['standard_error']:.2f}"
+    return f"{row['rate']:g}: " + (f"**{mean}**" if bold else mean)
+
+
+def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        for metric in ("test perplexity", "validation perplexity"):
+            yield from _compared(record, metric)
+        yield from map(_claim, record["claims"])
+        yield ""
+
+
+def translated(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield (
+            f"`{path.name}`: {record['what']}, {record['steps']:,} steps. Mean ± standard error (n) of sacreBLEU; "
+            "differences are paired, with 95% intervals."
+        )
+        yield ""
+        for metric in ("test BLEU", "validation BLEU"):
+            yield from _compared(record, metric)
+        yield from _edges(record)
+
+
+def _edges(record: Record) -> Iterator[str]:
+    if record["at_the_edge"]:
+        yield f"The best rate was at the edge of those tried for: {'; '.join(record['at_the_edge'])}."
+        yield ""
+
+
+def _lengths(record: Record) -> Iterator[str]:
+    """Which ones were tried."""
+    tried = sorted({of["steps"] for by in record["tuning"].values() for of in by})
+    yield f"Lengths tried, in steps: {', '.join(f'{steps:,}' for steps in tried)}."
+    for method, mean in record["none_lengths"].items():
+        if method not in record["lengths"]:
+            yield f"Tested but not in the table: {method}, validation perplexity {mean:.2f}."
+    yield ""
+
+
+def _compared(record: Record, metric: str) -> list[str]:
+    """Methods by a metric, and their differences from some of them."""
+    tables = {key.partition(", from ")[2]: t for key, t in record["tables"].items() if key.startswith(metric)}
+    lengths = record.get("lengths")
+    shown = []
+    for row in next(iter(tables.values())):
+        mean = f"{row['mean']:.2f}" + ("" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}")
+        others = [_difference(row["method"], first, of) for first, of in tables.items()]
+        setting = f"{row['rate']:g}" + (f", {lengths[row['method']]:,} steps" if lengths else "")
+        shown.append((row["method"], setting, f"{mean} ({len(row['values'])})", *others))
+    return markdown(("method", "rate", metric, *(f"from {name}" for name in tables)), shown)
+
+
+def _difference(method: str, first: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    row = next((row for row in rows if row["method"] == method), None)
+    if row is None or method == first:
+        return ""
+    return f"{row['difference']:+.2f}" + ("" if row["half_interval"] is None else f" ± {row['half_interval']:.2f}")
+
+
+def _claim(claim: Mapping[str, Any]) -> str:
+    metric = claim["metric"]
+    if not claim["n"]:
+        return f"- {metric}: {claim['method']} and {claim['than']} have no seed in common."
+    word = "is **better** than" if claim["holds"] else "is **not shown** to be better than"
+    half = "" if claim["half_interval"] is None else f" ± {claim['half_interval']:.2f}"
+    return (
+        f"- {metric}: the {claim['method']} {word} {claim['than']}: {claim['difference']:+.2f}{half}, "
+        f"n = {claim['n']}, p {_p(claim['p'])} by sign flips, p {_p(claim['p_for_all_claims'])} for all claims."
+    )
+
+
+def _p(value: float) -> str:
+    return f"= {value:.3f}" if value >= 0.001 else "< 0.001"
