@@ -14,15 +14,19 @@ def honest(files: Mapping[Path, Record]) -> Iterator[str]:
     yield ""
 
 
-def final(files: Mapping[Path, Record]) -> Iterator[str]:
+def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
         for metric in ("test perplexity", "validation perplexity"):
             yield from _compared(record, metric)
-        for claim in record["claims"]:
-            yield _claim(claim)
+        yield from map(_claim, record["claims"])
         yield ""
+
+
+def final(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield from retuned({path: record})
         yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
         yield ""
         yield from _edges(record)
@@ -67,16 +71,6 @@ def _rate(row: Mapping[str, Any]) -> float:
 def _at_rate(row: Mapping[str, Any], bold: bool) -> str:
     mean = f"{row['mean']:.2f} ± {row['standard_error']:.2f}"
     return f"{row['rate']:g}: " + (f"**{mean}**" if bold else mean)
-
-
-def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
-    for path, record in files.items():
-        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
-        yield ""
-        for metric in ("test perplexity", "validation perplexity"):
-            yield from _compared(record, metric)
-        yield from map(_claim, record["claims"])
-        yield ""
 
 
 def translated(files: Mapping[Path, Record]) -> Iterator[str]:
