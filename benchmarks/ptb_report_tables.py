@@ -44,7 +44,7 @@ def finer(files: Mapping[Path, Record]) -> Iterator[str]:
         first = name.partition(", from ")[2]
         yield (
             f"`{path.name}`: {record['what']}. Validation perplexity by rate, mean ± standard error of "
-            f"{len(rows[0]['values'])} seeds; **bold**: a method's best, and its paired difference with a 95% interval."
+            f"{max(len(row['values']) for row in rows)} seeds less those that diverged; **bold**: a method's best, and its paired difference with a 95% interval."
         )
         yield ""
         methods: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
@@ -69,8 +69,11 @@ def _rate(row: Mapping[str, Any]) -> float:
 
 
 def _at_rate(row: Mapping[str, Any], bold: bool) -> str:
-    mean = f"{row['mean']:.2f} ± {row['standard_error']:.2f}"
-    return f"{row['rate']:g}: " + (f"**{mean}**" if bold else mean)
+    return f"{row['rate']:g}: " + (f"**{_mean(row)}**" if bold else _mean(row))
+
+
+def _mean(row: Mapping[str, Any]) -> str:
+    return f"{row['mean']:.2f}" + ("" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}")
 
 
 def translated(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -107,10 +110,9 @@ def _compared(record: Record, metric: str) -> list[str]:
     lengths = record.get("lengths")
     shown = []
     for row in next(iter(tables.values())):
-        mean = f"{row['mean']:.2f}" + ("" if row["standard_error"] is None else f" ± {row['standard_error']:.2f}")
         others = [_difference(row["method"], first, of) for first, of in tables.items()]
         setting = f"{row['rate']:g}" + (f", {lengths[row['method']]:,} steps" if lengths else "")
-        shown.append((row["method"], setting, f"{mean} ({len(row['values'])})", *others))
+        shown.append((row["method"], setting, f"{_mean(row)} ({len(row['values'])})", *others))
     return markdown(("method", "rate", metric, *(f"from {name}" for name in tables)), shown)
 
 
