@@ -42,9 +42,10 @@ def finer(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         (name, rows), *_ = record["tables"].items()
         first = name.partition(", from ")[2]
+        seeds = max(len(row["values"]) for row in rows)
         yield (
-            f"`{path.name}`: {record['what']}. Validation perplexity by rate, mean ± standard error of "
-            f"{max(len(row['values']) for row in rows)} seeds less those that diverged; **bold**: a method's best, and its paired difference with a 95% interval."
+            f"`{path.name}`: {record['what']}. Validation perplexity by rate, mean ± standard error of {seeds} seeds, "
+            "less what diverged; **bold**: a method's best, and its paired difference with a 95% interval."
         )
         yield ""
         methods: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
