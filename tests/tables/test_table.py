@@ -74,7 +74,7 @@ def test_queries_need_a_length_and_keep_the_test_set_apart() -> None:
     table = Table("some", SPACE, TRAININGS, [*kept, Entry(failed), Entry(trial(3, training="large", steps=160))])
     assert table.trials(steps=STEPS) == [kept[0].trial, kept[1].trial, failed]
     assert table.trials(steps=STEPS, method="controller") == [kept[1].trial]
-    assert table.trials(steps=STEPS, phase="proxy") == table.trials(steps=STEPS, rate=0.2) == []
+    assert table.trials(steps=160, training="small", method="controller") == table.trials(steps=STEPS, rate=0.2) == []
     assert table.test(steps=STEPS) == [(kept[1].trial, 0.5)]
     assert table.test(steps=160, training="small") == [(kept[2].trial, 0.25)]
     assert "test" not in {field.name for field in dataclasses.fields(TableTrial)}
@@ -86,13 +86,35 @@ def test_queries_need_a_length_and_keep_the_test_set_apart() -> None:
         table.trials(steps=160)
     with pytest.raises(TableError, match="no training 'huge'; there are 'small', 'large'"):
         table.trials(steps=160, training="huge")
+    with pytest.raises(TableError, match="no phase 'proxy'; there are 'search'"):
+        table.trials(steps=STEPS, phase="proxy")
+    with pytest.raises(TableError, match="no method 'radnom'; there are 'random', 'controller'"):
+        table.test(steps=STEPS, method="radnom")
     policy = SPACE.sample(0)
     assert table.policy(kept[0].trial) == policy
     assert table.scores(policy, steps=STEPS, rate=0.1) == {0: kept[0].trial.value}
     assert table.scores(policy, steps=STEPS, rate=0.3) == {}
-    said = str(table)
-    assert "5 trials" in said
-    assert len(said.splitlines()) == 2 + 4, "a line for each training, length, phase and method"
+
+
+def test_a_printed_table_says_what_is_in_it() -> None:
+    methods = ["none", *["random"] * 3, "dropout", "word_dropout", "tpe", "controller"]
+    kept = [Entry(trial(number, method=method)) for number, method in enumerate(methods)]
+    longer = [Entry(trial(0, steps=1600)), Entry(trial(1, training="large", steps=1600))]
+    facts = {"scores": "80 / perplexity", "versions": {"torch": "2"}}
+    head, scores, *lines = str(Table("some", SPACE, TRAININGS, kept + longer, facts)).splitlines()
+    assert head == f"some: 10 trials, {SPACE.describe()}"
+    assert scores == "scores: 80 / perplexity"
+    assert lines == [
+        "training  steps  phase   trials  methods",
+        "small        80  search       8  3 random; 1 none; 1 dropout; 1 word_dropout; and 2 others",
+        "small     1,600  search       1  1 random",
+        "large     1,600  search       1  1 random",
+    ]
+    assert str(Table("empty", SPACE, TRAININGS, [])) == f"empty: 0 trials, {SPACE.describe()}"
+
+
+def test_the_bundled_table_is_printed_on_a_screen_or_two() -> None:
+    assert len(str(ad.table("ptb-txl")).splitlines()) < 80
 
 
 @pytest.fixture(scope="module")

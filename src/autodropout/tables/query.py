@@ -26,6 +26,7 @@ from autodropout.tables.parquet import pack, unpack
 from autodropout.tables.trials import Entry, Journal, TableError, TableTrial, check_entries
 
 SUFFIX = ".parquet"
+NAMED = 4  # methods in a line of a printed table
 
 
 def table(path_or_name: str | os.PathLike[str]) -> "Table":
@@ -106,7 +107,8 @@ class Table:
         Args:
             steps: how long they were trained.
             training: which of `trainings`; may be left out where only one has trials of that length.
-            phase, method, rate: of these alone; all, when left out.
+            phase, method: of these alone; all, when left out. A name that the table does not have is refused.
+            rate: the same; nothing is found at a rate that was not tried.
         """
         return [entry.trial for entry in self._select(steps, training, phase, method, rate)]
 
@@ -137,6 +139,10 @@ class Table:
     ) -> list[Entry]:
         if training is not None and training not in self.trainings:
             raise TableError(f"table {self.name!r} has no training {training!r}; there are {_listed(self.trainings)}")
+        for what, name in (("phase", phase), ("method", method)):  # a misspelt one is not an empty answer
+            known = {getattr(entry.trial, what): None for entry in self._entries}
+            if name is not None and name not in known:
+                raise TableError(f"table {self.name!r} has no {what} {name!r}; there are {_listed(known)}")
         found = [entry for entry in self._entries if training in (None, entry.trial.training)]
         lengths = Counter(entry.trial.steps for entry in found)
         if steps not in lengths:
@@ -160,19 +166,27 @@ class Table:
         return f"Table({self.name!r}, {len(self)} trials)"
 
     def __str__(self) -> str:
-        """One line for each training, length, phase and method."""
-        trials = [entry.trial for entry in self._entries]
-        counts = Counter((trial.training, trial.steps, trial.phase, trial.method) for trial in trials)
-        lines = [f"{self.name}: {len(self)} trials, {self.space.describe()}"]
-        if counts:
-            rows = [("training", "steps", "phase", "method", "trials")]
-            rows += [(name, f"{steps:,}", phase, method, str(n)) for (name, steps, phase, method), n in counts.items()]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            for row in rows:
-                padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-                padded[1], padded[4] = row[1].rjust(widths[1]), row[4].rjust(widths[4])  # numbers
-                lines.append("  ".join(padded))
+        """What is known of it in a line each, then one line for each training, length and phase."""
+        lines = [f"{self.name}: {len(self):,} trials, {self.space.describe()}"]
+        lines += [f"{what}: {text}" for what, text in self.facts.items() if isinstance(text, str)]
+        methods: dict[tuple[str, int, str], Counter[str]] = {}
+        for trial, _ in self._entries:
+            methods.setdefault((trial.training, trial.steps, trial.phase), Counter())[trial.method] += 1
+        if methods:
+            rows = [("training", "steps", "phase", "trials", "methods")]
+            rows += [
+                (training, f"{steps:,}", phase, f"{found.total():,}", _most_common(found))
+                for (training, steps, phase), found in methods.items()
+            ]
+            a, b, c, d, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+            lines += [f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:{c}}  {row[3]:>{d}}  {row[4]}" for row in rows]
         return "\n".join(lines)
+
+
+def _most_common(counts: Counter[str]) -> str:
+    """Names with their numbers, and how many names there is no room for. A name may have commas."""
+    said = [f"{count} {name}" for name, count in counts.most_common(NAMED)]
+    return "; ".join(said) + (f"; and {len(counts) - NAMED} others" if len(counts) > NAMED else "")
 
 
 def _listed(names: Mapping[str, Any]) -> str:
