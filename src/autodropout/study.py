@@ -82,8 +82,9 @@ def search(
         workers: how many jobs run at the same time, of one child each unless `job` says otherwise. None: one on the
             engine "local", or one for each GPU where a job is a crowd; on "ray" as many as fit into the cluster, nodes
             that join later among them.
-        capacity: the paper's C: how many trials are proposed and not yet finished; raised where crowds would not be
-            full. Many more than are under way let proposals grow old before they are tried.
+        capacity: the paper's C: how many trials are proposed and not yet finished; raised where workers would have
+            nothing to do, or crowds not be full. Many more than are under way let proposals grow old before they are
+            tried.
         minibatch: the paper's M: how many finished trials make one update of the proposer.
         storage: the ledger: `sqlite:///file` or `postgresql://user:password@host/database`.
         name: the study's name in the ledger.
@@ -111,13 +112,19 @@ def search(
     if not isinstance(space, ConvSpace | TransformerSpace):
         got = type(space).__name__
         raise ValueError(f"a space must come first, and ad.space(model, example) makes one of a model; got a {got}")
-    if type(trials) is not int or trials < 1:
-        raise ValueError(f"trials must be a positive integer, got {trials!r}")
+    counts = {"trials": trials, "capacity": capacity, "attempts": attempts, "workers": workers, "job": job}
+    for what, count in counts.items():  # before anything is begun
+        if (type(count) is not int or count < 1) and not (count is None and what in ("workers", "job")):
+            raise ValueError(f"{what} must be a positive integer, got {count!r}")
+    if halving is not None and not isinstance(halving, Halving):
+        raise ValueError(f"halving must be an ad.Halving, got {halving!r}")
+    if not callable(watch):
+        raise ValueError(f"watch is a function of the progress, got {watch!r}")
     if job is None:
         job = crowd_of(child, engine, gpus_per_child)
         if job > 1:
             workers = workers or (len(visible_gpus()) if engine == "local" else None)
-            capacity = max(capacity, job * (workers or 1))
+    capacity = max(capacity, job * (workers or 1))
     kept = {**(attributes or {}), "trials": trials}
     info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
@@ -126,7 +133,7 @@ def search(
         engine,
         child,
         workers=workers,
-        most=math.ceil(capacity / max(1, job)),
+        most=math.ceil(capacity / job),
         deadline=deadline,
         judge=judge,
         cpus_per_child=cpus_per_child,

@@ -91,6 +91,18 @@ def test_whoever_says_how_many_is_heard(machine: Path, tmp_path: Path) -> None:
     assert searched(tmp_path, job=2, capacity=4) == [2.0] * 8
 
 
+@pytest.mark.parametrize("options", [{"job": 4, "capacity": 2}, {"job": 2, "workers": 2, "capacity": 2}])
+def test_a_capacity_too_small_for_full_crowds_is_raised(tmp_path: Path, options: dict[str, int]) -> None:
+    assert searched(tmp_path, **options) == [float(options["job"])] * 8
+    assert ad.Study(f"sqlite:///{tmp_path}/study.db", "study").info.capacity == 4
+
+
+def test_a_capacity_below_the_workers_is_raised(tmp_path: Path) -> None:
+    running = []
+    searched(tmp_path, workers=3, capacity=1, watch=lambda progress: running.append(progress.running))
+    assert max(running) == 3
+
+
 def test_each_worker_has_a_gpu_of_its_own(machine: Path) -> None:
     for number in range(2):
         (machine / f"nvidia{number}").touch()

@@ -55,19 +55,30 @@ LOCK = threading.Lock()
         ({"floor": math.nan}, "floor must be a finite number, got nan"),
         ({"name": " "}, "name has 1 to 200"),
         ({"seed": -1}, "got -1"),
-        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"floor": "0"}, "floor must be a finite number, got '0'"),
+        ({"name": None}, "name has 1 to 200 .* got None"),
+        ({"workers": 0}, "workers must be a positive integer, got 0"),
+        ({"workers": "2"}, "workers must be a positive integer, got '2'"),
         ({"deadline": 0.0}, "deadline must be positive seconds, got 0.0"),
+        ({"deadline": math.nan}, "deadline must be positive seconds, got nan"),
+        ({"deadline": "9"}, "deadline must be positive seconds, got '9'"),
         ({"space": "resnet50"}, r"ad\.space\(model, example\) makes one of a model; got a str$"),
         ({"child": 0.9}, "a child is a function .*, got 0.9"),
         ({"child": lambda policy, seed: LOCK}, "cannot be sent to worker processes: .*lock"),
-        ({"attempts": 0}, "attempts must be at least 1, got 0"),
-        ({"job": 0}, "job must be at least 1, got 0"),
+        ({"attempts": 0}, "attempts must be a positive integer, got 0"),
+        ({"attempts": 2.0}, "attempts must be a positive integer, got 2.0"),
+        ({"job": 0}, "job must be a positive integer, got 0"),
+        ({"job": 1.5}, "job must be a positive integer, got 1.5"),
+        ({"halving": 3}, "halving must be an ad.Halving, got 3"),
+        ({"watch": 3}, "watch is a function of the progress, got 3"),
+        ({"attributes": {"lock": LOCK}}, "attributes must be JSON data, got .*lock"),
     ],
 )
-def test_mistakes(storage: str, changes: dict, message: str) -> None:
+def test_mistakes(storage: str, tmp_path: Path, changes: dict, message: str) -> None:
     arguments = {"space": SPACE, "child": score, "trials": 1, "proposer": "random", "storage": storage} | changes
     with pytest.raises(ValueError, match=message):
         search(**arguments)
+    assert not list(tmp_path.iterdir()), "a mistake leaves no study behind"
 
 
 def test_a_mistake_leaves_no_study_behind(storage: str, tmp_path: Path) -> None:

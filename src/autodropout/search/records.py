@@ -4,6 +4,7 @@ Scores are maximized, always. Times are UTC.
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,8 @@ class StudyInfo:
     attributes: Mapping[str, Any] = field(default_factory=dict)  # what else to know about it, as JSON data
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.name) <= MAX_NAME or not self.name.isprintable() or self.name != self.name.strip():
+        is_text = isinstance(self.name, str) and self.name.isprintable() and self.name == self.name.strip()
+        if not is_text or not 0 < len(self.name) <= MAX_NAME:
             raise ValueError(
                 f"a study's name has 1 to {MAX_NAME} printable characters and no space around it, got {self.name!r}"
             )
@@ -46,8 +48,12 @@ class StudyInfo:
         for what, number in (("capacity", self.capacity), ("minibatch", self.minibatch)):
             if type(number) is not int or number < 1:
                 raise ValueError(f"{what} must be a positive integer, got {number!r}")
-        if not math.isfinite(self.floor):
+        if not isinstance(self.floor, int | float) or not math.isfinite(self.floor):
             raise ValueError(f"the floor must be a finite number, got {self.floor!r}")
+        try:
+            json.dumps(dict(self.attributes), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"a study's attributes must be JSON data, got {self.attributes!r}: {error}") from None
 
     @property
     def drop_rate(self) -> float | None:

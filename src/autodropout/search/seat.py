@@ -209,8 +209,8 @@ def overdue(seconds: float) -> Failure:
 
 
 def check_deadline(deadline: float | None) -> None:
-    if deadline is not None and deadline <= 0:
-        raise ValueError(f"the deadline must be positive seconds, got {deadline}")
+    if deadline is not None and not (isinstance(deadline, int | float) and deadline > 0):  # nan neither
+        raise ValueError(f"the deadline must be positive seconds, got {deadline!r}")
 
 
 def child_file(child: Child) -> IO[bytes]:
