@@ -9,6 +9,7 @@ from torch import nn
 
 import autodropout as ad
 import small_study
+from autodropout.controller import make_proposer
 from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
 from autodropout.search.records import StudyInfo
@@ -27,6 +28,16 @@ def test_a_name_that_is_not_there_leaves_no_connection_open(tmp_path: Path) -> N
     assert connections(file) > 0
     del study
     assert connections(file) == 0
+
+
+def test_a_policys_software_is_that_of_its_study_not_of_its_reader(tmp_path: Path) -> None:
+    then = {"python": "3.9.1", "torch": "1.8"}
+    info = StudyInfo("old", small_study.SPACE, "random", 0, 4, 4, 0.0, versions=then)
+    with Ledger(f"sqlite:///{tmp_path}/study.db") as ledger, ledger.drive(info) as driver:
+        driver.propose(make_proposer("random", small_study.SPACE, 0).propose([0]))
+    (trial,) = ad.Study(f"sqlite:///{tmp_path}/study.db", "old").trials
+    assert trial.policy.provenance is not None
+    assert trial.policy.provenance.software == then
 
 
 def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path) -> None:

@@ -31,16 +31,7 @@ from autodropout.search.reading import Reader
 from autodropout.search.records import Failure, StudyInfo, Trial
 from autodropout.search.states import SCORED
 from autodropout.search.writing import Writer
-from autodropout.spaces import (
-    ConvPolicy,
-    ConvSpace,
-    Policy,
-    Provenance,
-    Space,
-    TransformerSpace,
-    canonical,
-    software_versions,
-)
+from autodropout.spaces import ConvSpace, Policy, Space, TransformerSpace
 
 log = logging.getLogger("autodropout")
 
@@ -249,18 +240,7 @@ class StudyTrial:
     @property
     def policy(self) -> Policy:
         """The policy it tried, with its provenance."""
-        record, study = self.record, self.study
-        finished = record.finished
-        provenance = Provenance(
-            space=study.space.describe(),
-            study=study.name,
-            trial=record.number,
-            score=self.value,
-            rate=study.drop_rate,
-            date=None if finished is None else finished.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            software=software_versions(),
-        )
-        return study.space.decode(record.tokens, provenance)
+        return self.study.policy(self.record)
 
     def __repr__(self) -> str:
         why = "" if self.failure is None else f", failure={self.failure.kind.value!r}"
@@ -272,29 +252,6 @@ def unscored(study: Reader) -> ValueError:
     ended = sum(count for state, count in study.counts().items() if state in SCORED)
     why = f"; diverged or stopped early: {ended}" if ended else ""
     return ValueError(f"study {study.info.name!r} has no scored trial yet{why}")
-
-
-def distinct(study: Reader, count: int) -> list[Trial]:
-    """The best trials of a study, one for each policy that does something else; a policy that drops nothing is none."""
-    if count < 1:
-        raise ValueError(f"at least one trial must be asked for, got {count}")
-    wanted = count
-    while True:
-        trials = study.top(wanted)
-        found: dict[tuple[int, ...], Trial] = {}
-        for trial in trials:
-            found.setdefault(canonical(study.info.space, trial.tokens), trial)
-        kept = [trial for trial in found.values() if _drops(study.info.space.decode(trial.tokens))]
-        if len(kept) >= count or len(trials) < wanted:
-            return kept[:count]
-        wanted *= 2
-
-
-def _drops(policy: Policy) -> bool:
-    """Whether it drops anything: on a side below 5 cells a rectangle of any size is empty."""
-    if isinstance(policy, ConvPolicy):
-        return any(all(group.cells().size) for group in policy.groups)
-    return not all(pattern.is_none for pattern in policy.sites.values())
 
 
 class Study:
@@ -331,7 +288,7 @@ class Study:
 
         A score is of one seed, and the best of many are partly luck: train these again, with other seeds.
         """
-        return [StudyTrial(trial, self.info) for trial in distinct(self._reader, count)]
+        return [StudyTrial(trial, self.info) for trial in self._reader.distinct(count)]
 
     @property
     def trials(self) -> list[StudyTrial]:

@@ -62,8 +62,19 @@ def test_a_policy_tried_twice_is_ranked_once(tmp_path: Path) -> None:
     )
     first, second = best_policies(history, 5)
     assert (first.trial, first.values.tolist()) == (1, [0.8])
-    assert (second.trial, second.tokens, second.values.tolist()) == (2, same, [0.5, 0.6])
+    assert (second.trial, second.values.tolist()) == (2, [0.5, 0.6])
+    assert tuple(history.tokens[second.trial]) == same
     assert [entry.trial for entry in best_policies(history, 1)] == [1]
+
+
+def test_the_best_policies_are_those_of_the_studys_top(tmp_path: Path) -> None:
+    """Two that do the same are one, and what drops nothing is none, whatever its tokens without effect say."""
+    pattern, none, other = (1,) * 8, (0,) * 8, (0, *(1,) * 7)  # `other` has no size, so its tokens have no effect
+    strings = [none + other, pattern + none, pattern + other, none + pattern]
+    reader = write_study(url(tmp_path), [scored(0.9), scored(0.5), scored(0.7), scored(0.6)], tokens=strings)
+    ranked = best_policies(read_history(reader), 5)
+    assert [(entry.trial, entry.values.tolist()) for entry in ranked] == [(2, [0.5, 0.7]), (3, [0.6])]
+    assert [entry.trial for entry in ranked] == [trial.number for trial in reader.distinct(5)]
 
 
 def test_a_real_study(storage: str) -> None:

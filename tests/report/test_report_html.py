@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from report_tools import SPACE, Page, diverged, failed, scored, write_study
 
+import autodropout as ad
 from autodropout.report.html import report_html, write_report
 from autodropout.search.ledger import Ledger
 from autodropout.search.reading import Reader
@@ -40,6 +41,12 @@ def read(text: str) -> Page:
     for heading in (*SECTIONS, "Failures", "Versions"):
         assert heading in page.text
     return page
+
+
+def test_a_policy_is_the_file_that_the_study_would_save(tmp_path: Path) -> None:
+    write_study(url(tmp_path), [scored(0.5), scored(0.7)], attributes={"drop_rate": 0.2})
+    study = ad.Study(url(tmp_path), "made")
+    assert study.best.policy.to_json() in read(report_html(study.reader)).text
 
 
 def test_a_real_study(storage: str, tmp_path: Path) -> None:

@@ -64,13 +64,13 @@ def confirm(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import opened
     from autodropout.recipes.comparison import Variant, summaries, table
-    from autodropout.study import StudyTrial, distinct, unscored
+    from autodropout.study import StudyTrial, unscored
 
     with opened(study, storage) as found:
         info = found.reader.info
         if found.reader.best() is None:
             raise unscored(found.reader)
-        trials = {f"trial {trial.number}": StudyTrial(trial, info) for trial in distinct(found.reader, top)}
+        trials = {f"trial {trial.number}": StudyTrial(trial, info) for trial in found.reader.distinct(top)}
     again = f"take `study.top({top})` in Python, and train its policies with other seeds"
     plan = Plan.of_study(info, instead=again)
     if not trials:

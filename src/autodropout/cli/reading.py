@@ -74,13 +74,13 @@ def best(
       autodropout best digits --out policy.json
     """
     from autodropout.cli.studies import opened
-    from autodropout.study import StudyTrial, unscored
+    from autodropout.study import unscored
 
     with opened(study, storage) as found:
         trial = found.reader.best()
         if trial is None:
             raise unscored(found.reader)
-        policy, name = StudyTrial(trial, found.reader.info).policy, found.reader.info.name
+        policy, name = found.reader.info.policy(trial), found.reader.info.name
     if out is not None:
         policy.save(out)
         typer.echo(f"{out}: trial {trial.number} of {name!r}, score {trial.value:.6g}", err=True)

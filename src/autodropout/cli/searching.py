@@ -286,11 +286,10 @@ def _leave(found: "Opened", out: Path) -> dict[str, str]:
     """Write policy, picture and report, as far as there is something to write; returns which."""
     from autodropout.report.html import write_report
     from autodropout.report.masks import draw_masks
-    from autodropout.study import StudyTrial
 
     files, trial = {}, found.reader.best()
     if trial is not None:
-        policy = StudyTrial(trial, found.reader.info).policy
+        policy = found.reader.info.policy(trial)
         files = {"policy": out / "policy.json", "masks": out / "masks.png"}
         policy.save(files["policy"])
         draw_masks(policy, files["masks"])

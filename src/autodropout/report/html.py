@@ -50,7 +50,7 @@ def report_html(study: Reader, address: Address | None = None) -> str:
         _best_section(history),
         _proposer_section(updates),
         tokens_section(history),
-        policies_section(history),
+        policies_section(study, history),
         failures_section(study, history, address),
         _versions_section(study),
     )

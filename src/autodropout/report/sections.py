@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from autodropout.search.reading import Reader
 from autodropout.search.records import Trial
 from autodropout.search.states import PENDING, State
 from autodropout.search.url import Address
-from autodropout.spaces import ConvSpace, Provenance, Space, Token
+from autodropout.spaces import ConvSpace, Space, Token, canonical
 from autodropout.spaces.patterns import TokenValue
 
 WINDOWS = 48  # at most so many columns in a heat map
@@ -97,44 +97,38 @@ def _text(value: TokenValue) -> str:
 class Ranked:
     """One policy, over all trials that tried it to the end."""
 
-    tokens: tuple[int, ...]
     trial: int  # the best
     values: Floats  # by trial number
 
 
 def best_policies(history: History, count: int) -> list[Ranked]:
-    """The policies with the best single scores, each once, best first; the earliest of equals."""
-    numbers = np.flatnonzero(history.own)
-    order = numbers[np.lexsort((numbers, -history.values[numbers]))]
-    ranked: list[Ranked] = []
-    for number in order:
-        tokens = history.tokens[number]
-        if any(tuple(tokens) == known.tokens for known in ranked):
-            continue
-        same = numbers[(history.tokens[numbers] == tokens).all(axis=1)]
-        ranked.append(Ranked(tuple(tokens.tolist()), int(number), history.values[same]))
-        if len(ranked) == count:
-            break
-    return ranked
+    """The policies with the best single scores, best first, the earliest of equals: those of `Reader.distinct`."""
+    space = history.info.space
+    numbers: dict[tuple[int, ...], list[int]] = defaultdict(list)  # by what the policy does
+    for number in np.flatnonzero(history.own).tolist():
+        numbers[canonical(space, history.tokens[number].tolist())].append(number)
+    ranked = [Ranked(max(same, key=history.values.item), history.values[same]) for same in numbers.values()]
+    ranked.sort(key=lambda entry: (-history.values[entry.trial], entry.trial))
+    dropping = (e for e in ranked if not space.decode(history.tokens[e.trial].tolist()).drops_nothing)
+    return list(islice(dropping, count))
 
 
-def policies_section(history: History) -> str:
+def policies_section(study: Reader, history: History) -> str:
     title = "<h2>The best policies</h2>\n"
     ranked = best_policies(history, TOP)
     if not ranked:
-        return f'{title}<p class="none">No trial has a score of its own yet.</p>'
+        none = "No policy with a score drops anything." if history.own.any() else "No trial has a score of its own yet."
+        return f'{title}<p class="none">{none}</p>'
     said = (
-        "By the best single score. A score is one training run: the best of many is partly luck, so train the first "
-        "few again, with other seeds, before you believe their order. The panels are maps that a pattern hits; filled "
-        "cells are dropped."
+        "By the best single score; policies that do the same are one, and what drops nothing is left out. A score is "
+        "one training run: the best of many is partly luck, so train the first few again, with other seeds, before you "
+        "believe their order. The panels are maps that a pattern hits; filled cells are dropped."
     )
-    return f'{title}<p class="dim">{said}</p>\n' + "\n".join(_policy(history, entry) for entry in ranked)
+    return f'{title}<p class="dim">{said}</p>\n' + "\n".join(_policy(study, entry) for entry in ranked)
 
 
-def _policy(history: History, entry: Ranked) -> str:
-    info = history.info
-    known = Provenance(study=info.name, trial=entry.trial, score=float(entry.values.max()), rate=info.drop_rate)
-    policy = info.space.decode(entry.tokens, known)
+def _policy(study: Reader, entry: Ranked) -> str:
+    policy = study.info.policy(study.trial(entry.trial))
     times = "" if len(entry.values) == 1 else f", tried {len(entry.values)} times, mean {entry.values.mean():.6g}"
     rows = "".join(_masks_row(masks) for masks in policy_masks(policy))
     return (

@@ -15,6 +15,7 @@ from autodropout.search.records import Checkpoint, Owner, StudyInfo, Trial, Upda
 from autodropout.search.rows import DECODERS, study_info, trial_record, update_record
 from autodropout.search.states import State
 from autodropout.search.url import Address
+from autodropout.spaces import canonical
 
 CHUNK = 1000
 """How many numbers one query names: every database takes that many parameters."""
@@ -82,6 +83,21 @@ class Reader:
         with self._reading() as connection:
             rows = connection.execute(query.order_by(table.value.desc(), table.number).limit(count))
             return [trial_record(row) for row in rows]
+
+    def distinct(self, count: int) -> list[Trial]:
+        """The same, one for each policy that does something else; a policy that drops nothing is none."""
+        if count < 1:
+            raise ValueError(f"at least one trial must be asked for, got {count}")
+        wanted, space = count, self.info.space
+        while True:
+            trials = self.top(wanted)
+            found: dict[tuple[int, ...], Trial] = {}
+            for trial in trials:
+                found.setdefault(canonical(space, trial.tokens), trial)
+            kept = [trial for trial in found.values() if not space.decode(trial.tokens).drops_nothing]
+            if len(kept) >= count or len(trials) < wanted:
+                return kept[:count]
+            wanted *= 2
 
     def counts(self) -> dict[State, int]:
         """How many trials are in each state."""

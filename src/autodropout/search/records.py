@@ -13,7 +13,7 @@ from typing import Any
 
 from autodropout.search.protocols import Scored
 from autodropout.search.states import OUTCOMES, FailureKind, State
-from autodropout.spaces import Space, software_versions
+from autodropout.spaces import Policy, Provenance, Space, software_versions
 
 Curve = tuple[tuple[int, float], ...]
 """What a child reported while it trained: (step, value) pairs."""
@@ -61,6 +61,19 @@ class StudyInfo:
         known = self.attributes.get("drop_rate")  # who made the study may have used the name for something else
         is_rate = isinstance(known, int | float) and not isinstance(known, bool) and 0 <= known <= 1
         return known if is_rate else None
+
+    def policy(self, trial: "Trial") -> Policy:
+        """The policy that a trial of this study tried, with its provenance; what diverged has no score there."""
+        provenance = Provenance(
+            space=self.space.describe(),
+            study=self.name,
+            trial=trial.number,
+            score=trial.value if trial.failure is None else None,
+            rate=self.drop_rate,
+            date=None if trial.finished is None else trial.finished.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            software=dict(self.versions),
+        )
+        return self.space.decode(trial.tokens, provenance)
 
     def differences(self, other: "StudyInfo") -> list[str]:
         """What keeps `other` from being the same study, in words: ours first."""

@@ -104,6 +104,11 @@ class _Policy(Record, ABC):
         known: Provenance | None = self.provenance  # type: ignore[attr-defined]  # the last field of either kind
         return None if known is None else known.rate
 
+    @property
+    @abstractmethod
+    def drops_nothing(self) -> bool:
+        """Whether it leaves every tensor as it is, at any rate."""
+
     def to_json(self) -> str:
         """The policy as JSON text: keys in a fixed order, one short object or array a line."""
         return _pretty({"schema": SCHEMA, **self.model_dump(mode="json", exclude_none=True)}) + "\n"
@@ -136,6 +141,10 @@ class ConvPolicy(_Policy):
     def _one_per_size(cls, groups: tuple[ConvGroup, ...]) -> tuple[ConvGroup, ...]:
         check_groups(group.searched_at for group in groups)
         return groups
+
+    @property
+    def drops_nothing(self) -> bool:
+        return not any(all(group.cells().size) for group in self.groups)  # on a side below 5 cells any size is empty
 
     def at(self, resolution: int | tuple[int, int]) -> "ConvPolicy":
         """The same policy for inputs of another resolution, as the paper moves EfficientNet-B0's to B7.
@@ -181,6 +190,10 @@ class TransformerPolicy(_Policy):
         if not sites:
             raise ValueError(f"no site; name at least one of {', '.join(TRANSFORMER_SITES)}")
         return sites
+
+    @property
+    def drops_nothing(self) -> bool:
+        return all(pattern.is_none for pattern in self.sites.values())
 
     def at(self, resolution: int | tuple[int, int]) -> NoReturn:
         """Refused: only ConvNet policies depend on a resolution."""
