@@ -73,6 +73,11 @@ def test_sign_flips_are_scipys(differences: list[int]) -> None:
     assert sign_flips(differences) == pytest.approx(found.pvalue)
 
 
+def test_differences_that_are_zero_but_for_rounding() -> None:
+    assert sign_flips([0.5, 0.3, -0.1, -0.1, -0.4, -0.2]) == 1.0
+    assert exchanges([1.6, 1.2, 1.1], [1.8, 1.0, 1.1]) == 1.0
+
+
 def test_sign_flips_of_many_seeds() -> None:
     assert sign_flips([-0.3, -0.1, -0.2] * 4) == 2 / 2**12, "all point one way"
     with pytest.raises(ValueError, match="1 to 24"):
@@ -263,6 +268,13 @@ def test_two_searches_with_one_seed_see_the_same(surrogate: Surrogate) -> None:
     assert noise.std() == pytest.approx(surrogate.noise, rel=0.35)  # 100 draws: beyond it with p < 0.001
     assert first.incumbents[-1] == first.best
     assert first.incumbents[0] == first.true[0]
+
+
+def test_of_equal_rewards_the_first_is_kept() -> None:
+    rewards, true = np.array([0.5, 0.7, 0.6, 0.7]), np.array([0.1, 0.2, 0.3, 0.4])
+    found = Simulated(((0,),) * 4, rewards, true, np.ones(4, dtype=bool), 0.0, 1)
+    assert found.incumbents.tolist() == [0.1, 0.2, 0.2, 0.2]
+    assert found.incumbents[-1] == found.best
 
 
 def test_repeats_quiet_the_noise(surrogate: Surrogate) -> None:

@@ -147,9 +147,9 @@ class Simulated:
 
     @property
     def incumbents(self) -> Floats:
-        """The same after each trial, (N,)."""
+        """The same after each trial, (N,); of equals the first stays."""
         places = np.arange(len(self.rewards))
-        leads = self.rewards == np.maximum.accumulate(self.rewards)
+        leads = self.rewards > np.maximum.accumulate(np.append(-np.inf, self.rewards))[:-1]
         return self.true[np.maximum.accumulate(np.where(leads, places, 0))]
 
 
