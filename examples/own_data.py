@@ -32,7 +32,7 @@ def child(policy: ad.Policy, seed: int) -> float:  # 3. yours: train under the p
     return (net.eval()(x[100:1000]).argmax(1) == y[100:1000]).float().mean().item()  # the rest: for a last test
 
 
-if __name__ == "__main__":  # workers import this file; run again, it resumes: only trials still missing are made
+if __name__ == "__main__":  # run again, it resumes: only trials still missing are made
     space, trials = ad.space(model(), data()[0][:1]), int(sys.argv[1]) if len(sys.argv) > 1 else 64
     study = ad.search(space, child, trials, workers=2, storage="sqlite:///own_data.db")
     study.best.policy.save("own_data.json")
