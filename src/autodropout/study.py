@@ -6,17 +6,13 @@
 It stands above the packages because it joins them: a proposer of `controller`; ledger, driver and engine of `search`.
 """
 
-import logging
 import math
-import signal
-import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from autodropout.controller import PROPOSERS, load_proposer, make_proposer
@@ -24,6 +20,7 @@ from autodropout.search.driver import Driver, Progress
 from autodropout.search.engines import check_engine, make_engine
 from autodropout.search.gpus import visible_gpus
 from autodropout.search.halving import Halving
+from autodropout.search.interrupts import interruptible
 from autodropout.search.jobs import Child
 from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposer
@@ -32,8 +29,6 @@ from autodropout.search.records import Failure, StudyInfo, Trial
 from autodropout.search.states import SCORED
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace, Policy, Space, TransformerSpace
-
-log = logging.getLogger("autodropout")
 
 
 def search(
@@ -143,7 +138,7 @@ def search(
             halving=judge,
             watch=watch,
         )
-        with _interruptible(driver):
+        with interruptible(driver):
             driver.run()
     return Study(storage, name)
 
@@ -174,46 +169,6 @@ def restore(study: Writer) -> Proposer:
     for _, batch in study.batches(after=checkpoint.version):
         proposer.update(batch)
     return proposer
-
-
-@contextmanager
-def _interruptible(driver: Driver) -> Iterator[None]:
-    """The first Ctrl-C lets the children under way finish, the second raises KeyboardInterrupt; SIGTERM, and the
-    SIGHUP of a terminal that is closed, raise SystemExit. A third Ctrl-C does not wait for the driver.
-
-    So the driver can give its trials back and end its workers, where the signal alone would end the process.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, again)
-        driver.stop()
-        log.warning(
-            "Interrupted: waiting for %d children under way; the study can be resumed. Ctrl-C again ends it at once",
-            driver.progress.running,
-        )
-
-    def again(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        driver.end(KeyboardInterrupt())
-
-    def terminated(number: int, frame: FrameType | None) -> None:
-        driver.end(SystemExit(128 + number))  # as a shell reports it
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGINT] not in (None, signal.SIG_IGN):  # in the background Ctrl-C is for somebody else
-        signal.signal(signal.SIGINT, interrupted)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if before[number] is signal.SIG_DFL:  # not under nohup, nor where the program has a handler of its own
-            signal.signal(number, terminated)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

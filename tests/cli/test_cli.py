@@ -85,7 +85,7 @@ def test_trials_of_a_driver_that_was_killed_are_not_said_to_run(tmp_path: Path) 
         owned.start([0, 1])
         assert "1 waiting, 2 running\n" in ok("status", "--storage", url)
     said = ok("status", "--storage", url)
-    assert "1 waiting, 2 cut short when the driver ended (run again on `resume`)\n" in said
+    assert "1 waiting, 2 cut short when the driver ended (run again when the study is resumed)\n" in said
     assert json.loads(ok("status", "--storage", url, "--json"))["trials"]["running"] == 2
 
 

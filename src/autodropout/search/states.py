@@ -50,7 +50,7 @@ WORDS = {  # for those who have not read the code
     State.STOPPED: "stopped early and not yet learned from",
     State.FAILED: "failed",
 }
-LEFT_RUNNING = "cut short when the driver ended (run again on `resume`)"
+LEFT_RUNNING = "cut short when the driver ended (run again when the study is resumed)"
 """What a RUNNING trial is where nobody drives the study: its driver was killed, and could not give it back."""
 
 
