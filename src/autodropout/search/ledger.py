@@ -9,7 +9,7 @@
 
 - `url`, `filesystems`, `database`: which database, and connections to it
 - `schema`, `rows`: its tables, and the way to the records of `records` and `states`
-- `lease`: who may write; `reading`, `writing`: what readers and the one driver do
+- `lease`, `owning`: who may write, and the driver's transactions; `reading`, `writing`: what readers and the driver do
 """
 
 import time

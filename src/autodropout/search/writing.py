@@ -4,33 +4,25 @@
                    ^------------requeue-----+
 
 Every call is one transaction: when it returns, its write is on disk; when it raises, nothing was written. Several
-calls in `with writer.transaction():` are one together. Each transaction first checks that the driver still owns the
-study. A thread of its own keeps the lease alive while the driver is busy elsewhere.
+calls in `with writer.transaction():` are one together. How a study is owned, and transactions, are in `owning`.
 """
 
 import hashlib
 import math
-import os
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import bindparam, func, select
 
 from autodropout.search import schema
-from autodropout.search.database import translated
-from autodropout.search.errors import LedgerError, LostLease, StateError, StorageError
-from autodropout.search.lease import Lease
+from autodropout.search.errors import StateError
+from autodropout.search.owning import Owned
 from autodropout.search.protocols import Proposal
-from autodropout.search.reading import Reader, chunks
+from autodropout.search.reading import chunks
 from autodropout.search.records import Curve, Failure, Outcome, Trial, Update, trial_seed
 from autodropout.search.rows import failure_values, outcome_values, trial_values, update_record, update_values
 from autodropout.search.states import TRANSITIONS, FailureKind, State
-from autodropout.search.url import Address
 
 KEPT_EVERY = 64
 """Beside the last two, each checkpoint whose version is a multiple of this is kept."""
@@ -38,43 +30,14 @@ KEPT_EVERY = 64
 INTERRUPTED = Failure(FailureKind.INTERRUPTED, "its driver ended while it ran")
 
 
-class Writer(Reader):
-    """A study and the right to write it. Close it, or use it as a context manager, to let another driver in."""
-
-    def __init__(
-        self, address: Address, readers: Engine, engine: Engine, connection: Connection, name: str, lease: Lease
-    ) -> None:
-        self._connection = connection
-        self._writers = engine
-        self._lease = lease
-        self._lock = threading.RLock()
-        self._process = os.getpid()
-        self._thread: int | None = None  # that has a transaction open
-        self._doomed = False  # a statement of the open transaction failed
-        self._lost: str | None = None
-        self._closing = threading.Event()
-        super().__init__(address, readers, name)
-        self._sizes = [len(token.values) for token in self.info.space.tokens]
-        self._heart = threading.Thread(target=self._keep_alive, name=f"lease of {name}", daemon=True)
-        self._heart.start()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All writes inside are kept together or not at all. An inner one that raises is undone alone."""
-        if os.getpid() != self._process:
-            raise LostLease(f"study {self.info.name!r} is driven by process {self._process}, this is a fork of it")
-        with self._lock, translated(self._address):
-            if self._connection.in_transaction():
-                with self._inner():
-                    yield
-            else:
-                with self._outer():
-                    yield
+class Writer(Owned):
+    """A study as its driver has it: every way from one state of a trial to another."""
 
     def propose(self, proposals: Sequence[Proposal]) -> list[Trial]:
         """Enter new trials, WAITING, numbered on from the last."""
+        sizes = [len(token.values) for token in self.info.space.tokens]
         for proposal in proposals:
-            self._check_proposal(proposal)
+            self._check_proposal(proposal, sizes)
         with self.transaction():
             number = schema.trial.c.number
             last = self._connection.execute(
@@ -177,97 +140,7 @@ class Writer(Reader):
             self._store(version, checkpoint)
         return update
 
-    def heartbeat(self) -> None:
-        """Say that this driver is alive; LostLease when another has taken over."""
-        with self.transaction():
-            self._lease.beat(self._connection)
-
-    def close(self) -> None:
-        """Let another driver in. Trials that are RUNNING stay so until it queues them again."""
-        if self._closing.is_set() or os.getpid() != self._process:
-            return
-        self._closing.set()
-        self._heart.join()
-        try:
-            with suppress(LedgerError), self.transaction():  # lost or unreachable: there is nothing left to release
-                self._lease.release(self._connection)
-        finally:
-            self._lost = f"study {self.info.name!r} was closed by its driver"
-            self._connection.close()
-            self._writers.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _reading(self) -> AbstractContextManager[Connection]:
-        """Inside a transaction a driver sees what it has written so far; outside it reads as everybody does."""
-        return self._inside() if self._thread == threading.get_ident() else super()._reading()
-
-    @contextmanager
-    def _inside(self) -> Iterator[Connection]:
-        with translated(self._address), self._dooming():
-            yield self._connection
-
-    @contextmanager
-    def _outer(self) -> Iterator[None]:
-        if self._lost:
-            raise LostLease(self._lost)
-        self._thread = threading.get_ident()
-        try:
-            with self._connection.begin():
-                self._lease.check(self._connection)
-                yield
-                if self._doomed:
-                    raise StorageError("a part of this transaction failed: nothing of it was kept")
-        except LostLease as error:
-            self._lost = str(error)
-            raise
-        finally:
-            self._thread, self._doomed = None, False
-            if self._connection.invalidated:  # and the lock went with the connection: do not connect anew
-                self._lost = f"study {self.info.name!r}: the connection that owned it broke. Resume the study"
-
-    @contextmanager
-    def _inner(self) -> Iterator[None]:
-        with self._dooming():
-            part = self._connection.begin_nested()
-            try:
-                yield
-            except BaseException:
-                try:
-                    part.rollback()
-                except DBAPIError:  # the database has undone the whole transaction; what ended it says why
-                    self._doomed = True
-                raise
-            part.commit()
-
-    @contextmanager
-    def _dooming(self) -> Iterator[None]:
-        """After an error the database may have undone the open transaction: then what follows must not be kept."""
-        if self._doomed:
-            raise StorageError("an earlier part of this transaction failed: nothing of it will be kept")
-        try:
-            yield
-        except DBAPIError:
-            self._doomed = True
-            raise
-
-    def _keep_alive(self) -> None:
-        while not self._closing.wait(self._lease.seconds / 3):
-            try:
-                self.heartbeat()
-            except LostLease:
-                return  # the next write says so to the driver
-            except StorageError:
-                continue  # the disk is full or busy: a later beat may succeed, and the fence holds in any case
-
-    def _check_proposal(self, proposal: Proposal) -> None:
-        sizes = self._sizes
+    def _check_proposal(self, proposal: Proposal, sizes: Sequence[int]) -> None:
         if len(proposal.tokens) != len(sizes) or not all(
             type(token) is int and 0 <= token < size for token, size in zip(proposal.tokens, sizes, strict=True)
         ):
