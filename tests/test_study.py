@@ -73,6 +73,19 @@ def test_a_trial_that_diverged_has_no_score_of_its_own(tmp_path: Path) -> None:
     assert study.top(1) == []
 
 
+def test_a_trial_that_was_stopped_says_so_also_once_it_is_learned_from(tmp_path: Path) -> None:
+    info = StudyInfo("halved", small_study.SPACE, "random", 0, 4, 1, 0.0)
+    with Ledger(f"sqlite:///{tmp_path}/study.db") as ledger, ledger.drive(info) as driver:
+        driver.propose(make_proposer("random", small_study.SPACE, 0).propose([0]))
+        driver.start([0])
+        driver.stop(0, 0.5, ((1, 0.4),))
+        driver.apply([0], 1, {}, b"state")
+    study = ad.Study(f"sqlite:///{tmp_path}/study.db", "halved")
+    assert repr(study.trials) == "[StudyTrial(0, APPLIED, value=0.5, stopped)]"
+    assert study.trials[0].stopped
+    assert study.trials[0].policy.provenance.score is None, "it is credited with one, and has none"
+
+
 @pytest.mark.parametrize(("said", "rate"), [({}, None), ({"drop_rate": 0.3}, 0.3), ({"drop_rate": "high"}, None)])
 def test_policies_record_the_rate_that_is_known(tmp_path: Path, said: dict[str, object], rate: float | None) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"

@@ -184,8 +184,13 @@ class StudyTrial:
 
     @property
     def value(self) -> float | None:
-        """Its own score; None while it has none, and where it diverged: `record.value` is then the study's floor."""
+        """Its score; None while it has none, and where it diverged: `record.value` is then the study's floor."""
         return None if self.failure is not None else self.record.value
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended early: its value is then what the study credits it with, and it is never the best."""
+        return self.record.stopped
 
     @property
     def failure(self) -> Failure | None:
@@ -198,7 +203,7 @@ class StudyTrial:
         return self.study.policy(self.record)
 
     def __repr__(self) -> str:
-        why = "" if self.failure is None else f", failure={self.failure.kind.value!r}"
+        why = ", stopped" if self.stopped else "" if self.failure is None else f", failure={self.failure.kind.value!r}"
         return f"StudyTrial({self.number}, {self.record.state.name}, value={self.value}{why})"
 
 

@@ -63,12 +63,12 @@ class StudyInfo:
         return known if is_rate else None
 
     def policy(self, trial: "Trial") -> Policy:
-        """The policy that a trial of this study tried, with its provenance; what diverged has no score there."""
+        """The policy that a trial of this study tried. Its provenance has the score, where the trial has its own."""
         provenance = Provenance(
             space=self.space.describe(),
             study=self.name,
             trial=trial.number,
-            score=trial.value if trial.failure is None else None,
+            score=None if trial.stopped or trial.failure is not None else trial.value,
             rate=self.drop_rate,
             date=None if trial.finished is None else trial.finished.strftime("%Y-%m-%dT%H:%M:%SZ"),
             software=dict(self.versions),
