@@ -187,6 +187,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("{nonsense", "line 4: not JSON"),
         ("[]", "line 4: not an object"),
         ('{"surprise": 1}', "line 4: a trial has no surprise"),
+        ('{"config": {}}', "line 4: a training has a name and a config, got {'config': {}}"),
+        ('{"training": "small", "config": 3}', "line 4: a training has a name and a config, got .*3"),
+        ('{"space": {"kind": "mlp"}}', "line 4: not a space: kind: 'mlp' is not one of"),
+        ('{"space": {"kind": "transformer", "sites": ["head"]}}', r"line 4: not a space: [\s\S]*'head' is not a site"),
+        ('{"space": 3}', "line 4: not a space"),
         (json.dumps(json.loads(lines[2]) | {"rate": 2}), r"line 4: .*rate must lie in \[0, 1\], got 2"),
         (json.dumps(json.loads(lines[2]) | {"tokens": [1]}), "line 4: the tokens"),
     ):

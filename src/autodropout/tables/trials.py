@@ -249,8 +249,13 @@ class Journal:
             if not isinstance(data, dict):
                 raise TableError(f"{source}: not an object")
             if "space" in data:
-                space = space_from_dict(data["space"])
+                try:
+                    space = space_from_dict(data["space"])
+                except (ValueError, AttributeError) as error:  # the second where it is no object
+                    raise TableError(f"{source}: not a space: {error}") from None
             elif "config" in data:
+                if not isinstance(data.get("training"), str) or not isinstance(data["config"], dict):
+                    raise TableError(f"{source}: a training has a name and a config, got {show(data)}")
                 self.trainings[data["training"]] = data["config"]
             elif "note" in data:
                 self.notes.append(data["note"])
