@@ -148,7 +148,9 @@ def crowd_of(child: Child, engine: str, gpus_per_child: float = 0.0) -> int:
 
     The driver's own process may have no GPU in sight on a cluster; there it is asked for.
     """
-    likes: int = getattr(child, "crowd", 1)
+    likes = getattr(child, "crowd", 1)
+    if type(likes) is not int or likes < 1:
+        raise ValueError(f"a child's crowd must be a positive integer, got {likes!r}")
     there = bool(visible_gpus()) if engine == "local" else gpus_per_child > 0
     return likes if there else 1
 

@@ -77,6 +77,13 @@ def test_crowds_are_for_gpus(machine: Path) -> None:
     assert crowd_of(lambda policy, seed: 1.0, "local") == 1
 
 
+@pytest.mark.parametrize("crowd", [0, 2.5, "many"])
+def test_a_crowd_that_is_none_is_refused(machine: Path, tmp_path: Path, crowd: object) -> None:
+    (machine / "nvidia0").touch()
+    with pytest.raises(ValueError, match=f"a child's crowd must be a positive integer, got {crowd!r}"):
+        ad.search(SPACE, Sociable(crowd), 8, storage=f"sqlite:///{tmp_path}/study.db")  # type: ignore[arg-type]
+
+
 def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
     assert searched(tmp_path) == [1.0] * 8
 
