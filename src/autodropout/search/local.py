@@ -13,11 +13,12 @@ import queue
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from multiprocessing.connection import Pipe, wait
 
 from autodropout.search.gpus import visible_gpus
 from autodropout.search.jobs import Answer, Child, Judge, Task
-from autodropout.search.seat import TICK_SECONDS, Question, Seat, check_deadline, child_file
+from autodropout.search.seat import TICK_SECONDS, Question, Seat, check_deadline, child_file, heard
 
 
 class LocalEngine:
@@ -57,12 +58,9 @@ class LocalEngine:
         self._bell.send_bytes(b"job")
 
     def answers(self, timeout: float) -> list[Answer]:
-        found: list[Answer] = []
-        with suppress(queue.Empty):
-            found += self._taken(self._answers.get(timeout=timeout))
-            while True:
-                found += self._taken(self._answers.get_nowait())
-        return found
+        jobs = heard(self._answers, timeout)
+        self._free += len(jobs)
+        return list(chain.from_iterable(jobs))
 
     def close(self) -> None:
         if not self._closing:
@@ -71,12 +69,6 @@ class LocalEngine:
             self._thread.join()
             for end in (self._bell, self._heard, self._child):
                 end.close()
-
-    def _taken(self, answers: list[Answer] | BaseException) -> list[Answer]:
-        if isinstance(answers, BaseException):
-            raise answers
-        self._free += 1
-        return answers
 
     def _serve(self) -> None:
         """The thread: it alone touches the workers."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import ray
@@ -34,7 +35,7 @@ from autodropout.search.jobs import Answer, Child, Judge, Task
 from autodropout.search.ray_host import Host
 from autodropout.search.ray_start import Connection
 from autodropout.search.records import Failure
-from autodropout.search.seat import START_SECONDS, check_deadline, child_file, failed, overdue
+from autodropout.search.seat import START_SECONDS, check_deadline, child_file, failed, heard, overdue
 from autodropout.search.states import FailureKind
 
 LOOK_SECONDS = 1.0
@@ -148,12 +149,7 @@ class RayEngine:
         self._events.put(_nothing)
 
     def answers(self, timeout: float) -> list[Answer]:
-        found: list[Answer] = []
-        with suppress(queue.Empty):
-            found += _taken(self._answers.get(timeout=timeout))
-            while True:
-                found += _taken(self._answers.get_nowait())
-        return found
+        return list(chain.from_iterable(heard(self._answers, timeout)))
 
     def close(self) -> None:
         if not self._closing:
@@ -289,12 +285,6 @@ def _failure(error: BaseException, node: str | None) -> Failure:
     kind = FailureKind.OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else FailureKind.CRASH
     said = " ".join(line for line in str(error).splitlines() if not line.startswith("\t"))  # those are numbers
     return Failure(kind, f"the worker on {node} was lost: {textwrap.shorten(said, 300)}")
-
-
-def _taken(answers: list[Answer] | BaseException) -> list[Answer]:
-    if isinstance(answers, BaseException):
-        raise answers
-    return answers
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ the process, and what is said between the two, is in `worker_process`.
 
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -202,6 +203,19 @@ class Seat:
 def failed(job: Sequence[Task], failure: Failure) -> list[Answer]:
     """The answers to a job that came to nothing."""
     return [Answer(task.number, failure=failure) for task in job]
+
+
+def heard(answers: "queue.SimpleQueue[list[Answer] | BaseException]", timeout: float) -> list[list[Answer]]:
+    """The answers to each job that an engine's thread has passed on; raises what has ended that thread."""
+    found: list[list[Answer]] = []
+    with suppress(queue.Empty):
+        said = answers.get(timeout=timeout)
+        while True:
+            if isinstance(said, BaseException):
+                raise said
+            found.append(said)
+            said = answers.get_nowait()
+    return found
 
 
 def overdue(seconds: float) -> Failure:
