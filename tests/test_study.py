@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def test_a_policys_software_is_that_of_its_study_not_of_its_reader(tmp_path: Pat
     (trial,) = ad.Study(f"sqlite:///{tmp_path}/study.db", "old").trials
     assert trial.policy.provenance is not None
     assert trial.policy.provenance.software == then
+
+
+def test_a_proposer_that_lacks_its_package_leaves_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ModuleNotFoundError, match="'tpe' needs Optuna"):
+        ad.search(small_study.SPACE, len, 1, storage=f"sqlite:///{tmp_path}/study.db", proposer="tpe")
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def search(
         raise ValueError(f"halving must be an ad.Halving, got {halving!r}")
     if not callable(watch):
         raise ValueError(f"watch is a function of the progress, got {watch!r}")
+    make_proposer(proposer, space, seed)  # what it lacks, a package say, is told while there is no study
     if job is None:
         job = crowd_of(child, engine, gpus_per_child)
         if job > 1:

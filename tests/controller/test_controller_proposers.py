@@ -177,7 +177,7 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
 
 def test_without_optuna_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ModuleNotFoundError, match="proposer 'tpe' needs Optuna: pip install optuna"):
+    with pytest.raises(ModuleNotFoundError, match=r"proposer 'tpe' needs Optuna: pip install 'autodropout\[optuna\]'"):
         make_proposer("tpe", SPACES["convnet"], 0)
     make_proposer("random", SPACES["convnet"], 0)
 

@@ -7,7 +7,7 @@ its proposals are random and depend on scored trials alone. That leaves out CMA-
 inside trials (CMA-ES as a pickle), and the Gaussian process, which answers every number with the same tokens.
 Tokens are categorical: a sampler learns nothing from the order of values.
 
-Needs `pip install optuna`, imported on first use.
+Needs `pip install 'autodropout[optuna]'`, imported on first use.
 """
 
 import math
@@ -105,5 +105,5 @@ def _optuna(name: str) -> Any:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"the proposer {name!r} needs Optuna: pip install optuna") from None
+        raise ModuleNotFoundError(f"the proposer {name!r} needs Optuna: pip install 'autodropout[optuna]'") from None
     return optuna

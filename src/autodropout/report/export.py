@@ -1,7 +1,7 @@
 """A study's trials for other tools: a Parquet table, or an Optuna study to open in optuna-dashboard.
 
-autodropout export mine --out trials.parquet     needs `pip install pyarrow`
-autodropout export mine --optuna optuna.journal  needs `pip install optuna`; then `optuna-dashboard optuna.journal`
+autodropout export mine --out trials.parquet     (pip install 'autodropout[export]')
+autodropout export mine --optuna optuna.journal  (pip install 'autodropout[optuna]'), then `optuna-dashboard FILE`
 """
 
 import io
@@ -32,7 +32,7 @@ def write_parquet(study: Reader, path: str | os.PathLike[str]) -> int:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("writing Parquet needs pyarrow: pip install pyarrow") from None
+        raise ModuleNotFoundError("writing Parquet needs pyarrow: pip install 'autodropout[export]'") from None
     info, trials = study.info, study.trials()
     time = pyarrow.timestamp("us", tz="UTC")
     curve = pyarrow.list_(pyarrow.struct([("step", pyarrow.int64()), ("value", pyarrow.float64())]))
@@ -90,7 +90,7 @@ def write_optuna(study: Reader, where: str, name: str) -> int:
         from optuna.storages import JournalStorage, RDBStorage
         from optuna.storages.journal import JournalFileBackend
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("exporting to Optuna needs it: pip install optuna") from None
+        raise ModuleNotFoundError("exporting to Optuna needs it: pip install 'autodropout[optuna]'") from None
     if "://" not in where and Path(where).exists() and _first_byte(where) not in (b"", b"{"):
         raise ValueError(f"{where} is something else than a journal of Optuna's; name another file")
     trials = [_optuna_trial(study, trial) for trial in study.trials() if trial.state not in PENDING]

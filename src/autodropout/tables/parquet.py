@@ -3,7 +3,7 @@
 The checksum is SHA-256 of the head and of every row, written as JSON in one way: so it does not depend on how a version
 of Parquet packs its pages, and a file that was damaged, cut or edited is refused, whatever its own checks say.
 
-Needs `pip install pyarrow`, imported on first use.
+Needs `pip install 'autodropout[export]'`, imported on first use.
 """
 
 import hashlib
