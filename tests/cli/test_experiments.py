@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from cli_tools import ok, refused
 from typer.testing import CliRunner
 
 import small_study
+from autodropout import recipes
 from autodropout.cli import app
 from autodropout.recipes import comparison
+from autodropout.recipes.translation import iwslt14_de_en
 from autodropout.spaces import ConvSpace, Provenance, TransformerSpace
 
 
@@ -49,6 +52,17 @@ def test_what_was_finished_is_said_to_be() -> None:
     assert "policy, seed 0 (finished before): " in again.stderr
     assert first.stdout == again.stdout
     assert "from the first" not in first.stdout, "there is nothing to compare with"
+
+
+def test_a_smoke_run_on_other_data_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = CliRunner().invoke(app, ["train", "tiny", "--smoke"])
+    assert "in place of" not in said.stderr
+    meant = replace(recipes.get("tiny"), final=iwslt14_de_en())
+    small = recipes.get("tiny")
+    monkeypatch.setattr(recipes.Recipe, "smoke", lambda self: small)
+    monkeypatch.setattr(recipes, "get", lambda name: meant)
+    said = CliRunner().invoke(app, ["train", "tiny", "--smoke"])
+    assert "--smoke: on digits in place of iwslt14" in said.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import small_study
 from autodropout import recipes
+from autodropout.data import Reads
 from autodropout.spaces import Policy, Space
 from autodropout.training.run import Run, Scores
 
@@ -20,6 +21,8 @@ SCRIPT = __file__
 @dataclass(frozen=True)
 class Training:
     """Its score is a function of the policy."""
+
+    reads = Reads("digits")
 
     def space(self) -> Space:
         return small_study.SPACE

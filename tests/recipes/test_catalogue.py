@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from typer.testing import CliRunner
 
 from autodropout import recipes
 from autodropout.cli import app
+from autodropout.data import Reads
+from autodropout.data.fetch.catalogue import DATASETS
 from autodropout.recipes import after
 from autodropout.recipes.catalogue import CATALOGUE
+from autodropout.recipes.translation import multi30k_de_en
 
 FAMILIES = {"digits": None, "cifar10": "cifar10", "ptb": "ptb", "multi30k": "multi30k"}  # and the data each needs
 REST = {
@@ -50,6 +54,23 @@ def test_an_entry_is_complete(name: str) -> None:
         assert recipe.cost
     if recipe.policy_from:
         assert recipe.policy_from in recipes.RECIPES
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_every_training_says_which_dataset_it_reads(name: str) -> None:
+    """By a name that `data get` takes, or nobody could fetch it; at the smoke size too."""
+    recipe = recipes.get(name)
+    trainings = (recipe.proxy, recipe.final, *filter(None, (recipe.tuning,)), *recipe.methods.values())
+    assert len({training.reads for training in trainings}) == 1
+    assert recipe.final.reads.dataset in DATASETS
+    assert recipe.smoke().final.reads.dataset == (FAMILIES | REST)[name] or name == "digits"
+
+
+@pytest.mark.parametrize(("source", "target", "dataset"), [("de", "en", "deu"), ("en", "fr", "fra")])
+def test_tatoeba_is_a_dataset_for_each_language(source: str, target: str, dataset: str, tmp_path: Path) -> None:
+    training = replace(multi30k_de_en(), dataset="tatoeba", source=source, target=target, data=tmp_path)
+    assert training.reads == Reads(f"tatoeba-{dataset}-eng", tmp_path)
+    assert training.reads.dataset in DATASETS
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "cifar10-4k", "ptb", "multi30k"])

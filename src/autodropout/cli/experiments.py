@@ -201,7 +201,14 @@ def transfer(
 def _recipe(name: str, smoke: bool) -> "Recipe":
     from autodropout import recipes as known
 
-    return known.get(name).smoke() if smoke else known.get(name)
+    found = known.get(name)
+    if not smoke:
+        return found
+    small = found.smoke()
+    used, meant = small.final.reads.dataset, found.final.reads.dataset
+    if used != meant:
+        typer.echo(f"--smoke: on {used} in place of {meant}, to see that it runs; its scores say nothing", err=True)
+    return small
 
 
 def _rate(asked: float | None, regularizer: "Regularizer", recipe: "Recipe") -> float:

@@ -161,7 +161,14 @@ FirstSeed = Annotated[
         "policy does not help it in the next.",
     ),
 ]
-Smoke = Annotated[bool, typer.Option("--smoke", help="The same at a tiny size, to see that it runs: under a minute.")]
+Smoke = Annotated[
+    bool,
+    typer.Option(
+        "--smoke",
+        help="The same at a tiny size, to see that it runs: under a minute. In place of ImageNet it reads Imagenette, "
+        "of IWSLT'14 and WMT'14 Multi30k.",
+    ),
+]
 Proxy = Annotated[bool, typer.Option("--proxy", help="The training of the search's children, not the full-size one.")]
 RunFolder = Annotated[
     Path | None,

@@ -225,16 +225,10 @@ def _check_machine(recipe: "Recipe") -> None:
     Only of this machine; a cluster's nodes may have both.
     """
     from autodropout.data.fetch.catalogue import DATASETS
-    from autodropout.training.images import ImageTraining
-    from autodropout.training.language import LanguageTraining
     from autodropout.training.run import Run
-    from autodropout.training.translation import TranslationTraining
 
-    match recipe.proxy:
-        case ImageTraining(pictures=pictures):
-            DATASETS[pictures.name].where(pictures.folder)
-        case LanguageTraining(corpus=name, data=folder) | TranslationTraining(dataset=name, data=folder):
-            DATASETS[name].where(folder)
+    reads = recipe.proxy.reads
+    DATASETS[reads.dataset].where(reads.data)
     if not recipe.on_cpu and Run().where.type == "cpu":
         typer.echo(
             f"warning: a child of {recipe.name} is meant for a GPU, torch finds none here, and it may take hours; "

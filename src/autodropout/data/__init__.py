@@ -6,8 +6,8 @@
 """
 
 from autodropout.data.corpora import Corpus
-from autodropout.data.folders import MissingData
+from autodropout.data.folders import MissingData, Reads
 from autodropout.data.pairs import Pairs, Sentences, Translation
 from autodropout.data.splits import Labelled, SemiSplits, Splits
 
-__all__ = ["Corpus", "Labelled", "MissingData", "Pairs", "SemiSplits", "Sentences", "Splits", "Translation"]
+__all__ = ["Corpus", "Labelled", "MissingData", "Pairs", "Reads", "SemiSplits", "Sentences", "Splits", "Translation"]

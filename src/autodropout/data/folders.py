@@ -6,9 +6,18 @@ unpacks to (`cifar-10-batches-bin/`); it may also be the dataset's folder itself
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "AUTODROPOUT_DATA"
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a training reads."""
+
+    dataset: str  # by its name in `fetch.catalogue`
+    data: Path | None = None  # the folder of datasets; see `root`
 
 
 class MissingData(FileNotFoundError):

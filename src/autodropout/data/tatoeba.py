@@ -40,9 +40,7 @@ def load(
         MissingData: the table is not there.
         ValueError: an argument or the table is wrong.
     """
-    other = target if source == "en" else source
-    if other not in CODES or {source, target} != {"en", other}:
-        raise ValueError(f"Tatoeba is here between en and one of {', '.join(CODES)}, not {source!r} and {target!r}")
+    other = other_than_english(source, target)
     place = folder(other, data)
     english = (source, target).index("en")  # its place in a pair; in the table it is the first column
     whole = in_columns(place / f"{CODES[other]}.txt", english, 1 - english)
@@ -53,7 +51,23 @@ def load(
 def folder(language: str, data: Path | str | None = None) -> Path:
     """Where the table of English and another language is."""
     code = CODES[language]
-    return find(f"tatoeba-{code}-eng", (f"{code}.txt",), inside=(f"{code}-eng",), data=data)
+    return find(name(language), (f"{code}.txt",), inside=(f"{code}-eng",), data=data)
+
+
+def name(language: str) -> str:
+    """Of the dataset with English and another language."""
+    return f"tatoeba-{CODES[language]}-eng"
+
+
+def other_than_english(source: str, target: str) -> str:
+    """
+    Raises:
+        ValueError: it is none that we have, or neither is English.
+    """
+    other = target if source == "en" else source
+    if other not in CODES or {source, target} != {"en", other}:
+        raise ValueError(f"Tatoeba is here between en and one of {', '.join(CODES)}, not {source!r} and {target!r}")
+    return other
 
 
 def _part(whole: Bitext, english: int, wanted: int | None) -> Bitext:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
+from autodropout.data import Reads
 from autodropout.search.jobs import Report
 from autodropout.spaces import Policy, Space
 from autodropout.training.run import Curve, Regularizer, Run, Scores
@@ -18,6 +19,11 @@ RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 
 class Training(Protocol):
     """A training with everything that defines it: picklable, so that workers and clusters can have it."""
+
+    @property
+    def reads(self) -> Reads:
+        """What it needs to have on the disk."""
+        ...
 
     def space(self) -> Space:
         """What a policy for its model can choose."""

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from autodropout.attach import RateSchedule, attach, space
 from autodropout.attach.schedule import Shape
-from autodropout.data import Labelled, SemiSplits, Splits
+from autodropout.data import Labelled, Reads, SemiSplits, Splits
 from autodropout.models import image_model
 from autodropout.spaces import Space
 from autodropout.training.augment import Augment, Mix, mixing
@@ -101,6 +101,10 @@ class ImageTraining:
         if self.fixres is not None and not self.resizes:
             raise ValueError(f"FixRes needs images that are resized; the augmentation is {self.augmentation!r}")
         self.pictures.view(self.augmentation, self.resolution)  # says what is wrong with either
+
+    @property
+    def reads(self) -> Reads:
+        return Reads(self.pictures.name, self.pictures.folder)
 
     @property
     def crowds(self) -> bool:

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from autodropout.attach import attach, space
-from autodropout.data import Corpus, ptb, wikitext2
+from autodropout.data import Corpus, Reads, ptb, wikitext2
 from autodropout.layers import Baseline
 from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
 from autodropout.spaces import Policy, Space, TransformerPolicy
@@ -92,6 +92,10 @@ class LanguageTraining:
         for name in ("state_value", "state_difference", "evaluation_memory", "warmup"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    @property
+    def reads(self) -> Reads:
+        return Reads(self.corpus, self.data)
 
     def build(self) -> TransformerXL:
         return TransformerXL(self.vocabulary, self.size)

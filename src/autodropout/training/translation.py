@@ -27,7 +27,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from autodropout.attach import attach, space
-from autodropout.data import Pairs, Translation, iwslt14, multi30k, tatoeba, wmt14
+from autodropout.data import Pairs, Reads, Translation, iwslt14, multi30k, tatoeba, wmt14
 from autodropout.data.subwords import EOS, PAD
 from autodropout.models.transformer import Transformer, TransformerSize
 from autodropout.spaces import Space
@@ -92,6 +92,12 @@ class TranslationTraining:
             raise ValueError(
                 f"a batch of {self.tokens} tokens has no room for a sentence of {self.longest} and its end"
             )
+
+    @property
+    def reads(self) -> Reads:
+        if self.dataset == "tatoeba":  # a dataset for each language
+            return Reads(tatoeba.name(tatoeba.other_than_english(self.source, self.target)), self.data)
+        return Reads(self.dataset, self.data)
 
     def build(self) -> Transformer:
         longest = max(POSITIONS, self.longest + 1) + self.beam.extra
