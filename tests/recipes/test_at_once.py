@@ -12,6 +12,7 @@ import autodropout as ad
 from autodropout.recipes.comparison import Row, Variant, compare
 from autodropout.training import Cosine, ImageTraining, Pictures, Run, Sgd
 from autodropout.training import image_crowd as module
+from autodropout.training.display import PlainDisplay
 from autodropout.training.language import LanguageTraining
 from autodropout.training.run import Report, Scores
 
@@ -103,6 +104,18 @@ def test_progress_is_one_line_an_evaluation(tmp_path: Path, capsys: pytest.Captu
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
     assert [line.split(",")[0] for line in lines] == ["step 3/6", "step 6/6"]
     assert "reward 0." in lines[-1]
+
+
+def test_a_display_that_fails_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be kept as the result of the training."""
+
+    def full(*given: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(PlainDisplay, "evaluated", full)
+    with pytest.raises(OSError, match="no space left"):
+        compare(IMAGES, VARIANTS, [0], tmp_path, replace(CPU, show=True), together=3)
+    assert not list(tmp_path.rglob("scores.json"))
 
 
 def test_whoever_watches_may_fail_and_nothing_is_lost(tmp_path: Path) -> None:

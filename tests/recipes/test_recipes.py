@@ -11,6 +11,7 @@ import autodropout as ad
 from autodropout import recipes
 from autodropout.recipes.digits import digits
 from autodropout.training import ImageTraining, Scores, Sgd
+from autodropout.training.run import Ended
 
 
 def no_report(step: int, value: float) -> None:
@@ -130,6 +131,28 @@ def test_children_are_trained_together_where_there_is_a_gpu(monkeypatch: pytest.
     assert replace(recipe, crowd=1, proxy=Together(crowds=False)).child(policies[0], 1, no_report) == 0.25
     assert replace(recipe, on_cpu=True).child.crowd == 1
     assert replace(recipe, on_cpu=True).child.train_many is None
+
+
+def test_a_stopped_child_is_no_mistake_of_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings know of no search: what ends a child in good order is told them in their own words."""
+
+    def fit_many(self, policies, rate, seeds, run, reports):
+        with pytest.raises(Ended):
+            reports[0](1, 0.5)
+        with pytest.raises(KeyError):
+            reports[1](1, 0.5)
+        return [0.0, 0.0]
+
+    def stops(step: int, value: float) -> None:
+        raise ad.Stopped("hopeless")
+
+    def breaks(step: int, value: float) -> None:
+        raise KeyError("no such column")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(Together, "fit_many", fit_many)
+    recipe = replace(digits(), proxy=Together(), on_cpu=False, crowd=4)
+    assert recipe.child.train_many([None, None], [1, 2], [stops, breaks]) == [0.0, 0.0]
 
 
 def test_only_a_training_that_can_has_a_crowd() -> None:

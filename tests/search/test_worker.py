@@ -59,6 +59,32 @@ def test_what_cannot_be_reported(step: object, value: object, message: str) -> N
     assert message in answer.failure.message
 
 
+def test_a_mistake_in_a_report_is_no_divergence_even_if_the_child_catches_it() -> None:
+    class Many:
+        def __call__(self, policy: Policy, seed: int) -> float:
+            return 1.0
+
+        def train_many(self, policies: list[Policy], seeds: list[int], reports: list[Report]) -> list[float]:
+            scores = []
+            for report in reports:
+                try:
+                    report(1, 0.5)
+                    scores.append(0.5)
+                except Exception:  # noqa: BLE001  it ends one child
+                    scores.append(float("nan"))
+            return scores
+
+    def ask(number: int, step: int, value: float) -> bool:
+        if number == 1:
+            raise ConnectionError("the driver is gone")
+        return False
+
+    fine, broken = run_job(Many(), [task(0), task(1)], ask)
+    assert fine.value == 0.5
+    assert broken.failure.kind is FailureKind.USER_ERROR, "which is tried again, and teaches nothing"
+    assert "ConnectionError: the driver is gone" in broken.failure.message
+
+
 def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     def child(policy: Policy, seed: int, report: Report) -> object:
         report(np.int64(3), np.float32(0.5))

@@ -30,13 +30,16 @@ def fit_at_once(
         compile=run.compile or run.where.type == "cuda",
         deterministic=run.deterministic,
     )
+    mistakes: list[Exception] = []
     with ExitStack() as closing:
         reports = [into(curve) for curve in curves]
         if run.show:
             shown = _Shown(closing.enter_context(progress_display(0, training.steps, ())), len(curves))
-            reports = [shown.after(report) for report in reports]
+            reports = [_noting(shown.after(report), mistakes) for report in reports]
         test_reports = [into(curve) for curve in test_curves] if run.test else None
         rewards = training.fit_many(regularizers, rates, seeds, bare, reports, test_reports)
+    if mistakes:  # those children have ended, but they have not diverged
+        raise mistakes[0]
     found: list[Scores | None] = []
     for reward, curve, test_curve in zip(rewards, curves, test_curves, strict=True):
         if math.isnan(reward):
@@ -47,6 +50,19 @@ def fit_at_once(
             metrics |= training.metrics("test", dict(test_curve)[training.result_step(curve)])
         found.append(Scores(reward, metrics))
     return found
+
+
+def _noting(report: Report, mistakes: list[Exception]) -> Report:
+    """The same report; what it raises, which ends its child, is kept."""
+
+    def noted(step: int, value: float) -> None:
+        try:
+            report(step, value)
+        except Exception as error:
+            mistakes.append(error)
+            raise
+
+    return noted
 
 
 class _Shown:

@@ -8,9 +8,9 @@ from typing import Any, Protocol, Self
 import torch
 
 from autodropout.data import Reads
-from autodropout.search.jobs import Report
+from autodropout.search.jobs import Report, Stopped
 from autodropout.spaces import Policy, Space
-from autodropout.training.run import Curve, Regularizer, Run, Scores
+from autodropout.training.run import Curve, Ended, Regularizer, Run, Scores
 from autodropout.training.threads import threads
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -107,7 +107,19 @@ class RecipeChild:
     def _train_many(self, policies: Sequence[Policy], seeds: Sequence[int], reports: Sequence[Report]) -> list[float]:
         training: CrowdTraining = self.training  # type: ignore[assignment]  # `Recipe` has looked
         run = Run(precision="bfloat16", compile=True)
-        return training.fit_many(policies, self.rate, seeds, run, reports)
+        return training.fit_many(policies, self.rate, seeds, run, [_ending(report) for report in reports])
+
+
+def _ending(report: Report) -> Report:
+    """A search's report as trainings, which know of no search, understand it."""
+
+    def reported(step: int, value: float) -> None:
+        try:
+            report(step, value)
+        except Stopped as stopped:
+            raise Ended from stopped
+
+    return reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,16 @@ class _Run:
         self.stopped = False
 
     def report(self, step: int, value: float) -> None:
-        """What the child is given as `report`."""
+        """What the child is given as `report`. A child that catches what went wrong here has failed all the same."""
+        try:
+            self._report(step, value)
+        except Stopped:
+            raise
+        except Exception as error:
+            self.fail(failure_of(error))
+            raise
+
+    def _report(self, step: int, value: float) -> None:
         if self.stopped:  # and the child went on
             raise Stopped(f"trial {self.task.number} was stopped at step {self.curve[-1][0]}")
         try:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from autodropout.training.distributed import world
-from autodropout.training.run import Regularizer, Report, Run
+from autodropout.training.run import Ended, Regularizer, Report, Run
 
 log = logging.getLogger("autodropout")
 
@@ -27,13 +27,16 @@ def check_crowd(
 
 
 def goes_on(reports: Sequence[Report] | None, child: int, step: int, reward: float) -> bool:
-    """Report; False where the report ends the child."""
+    """Report; False where the report ends the child, be it by a mistake."""
     if reports is None:
         return True
     try:
         reports[child](step, reward)
-    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
+    except (Ended, FloatingPointError) as error:
         log.debug("child %d of the crowd ends at step %d: %r", child, step, error)
+        return False
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not end the others
+        log.warning("child %d of the crowd has no score: at step %d its report raised %r", child, step, error)
         return False
     return True
 

@@ -38,7 +38,7 @@ import torch
 from autodropout.layers import Baseline
 from autodropout.training.children import check_crowd, goes_on, log, rates_of
 from autodropout.training.image_slot import LEAD, Slot, TooLarge, held, shared_by
-from autodropout.training.run import Regularizer, Report, Run
+from autodropout.training.run import Ended, Regularizer, Report, Run
 
 if TYPE_CHECKING:
     from autodropout.training.images import ImageTraining
@@ -108,10 +108,6 @@ def _alone(
         return math.nan
     told = test_reports is None or goes_on(test_reports, number, training.steps, scores.metrics["test_accuracy"])
     return scores.reward if told else math.nan
-
-
-class Ended(Exception):
-    """A child, by its report."""
 
 
 class Crowd:

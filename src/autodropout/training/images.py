@@ -225,7 +225,8 @@ class ImageTraining:
             rate: at which all of them drop, or one for each.
             seeds: one for each network.
             run: where, and at which precision; nothing is written.
-            reports: one for each network, called with its validation accuracy. What one raises ends its network alone.
+            reports: one for each network, called with its validation accuracy. What one raises ends its network alone;
+                it is told unless it is `Ended` or FloatingPointError.
             test_reports: the same with the test accuracy, once, of those that came to the end.
 
         Returns:

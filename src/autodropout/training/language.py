@@ -224,7 +224,8 @@ class LanguageTraining:
             rate: at which all of them drop, or one for each.
             seeds: one for each model.
             run: where, and at which precision; nothing is written.
-            reports: one for each model, called with its reward. What one raises ends its model alone.
+            reports: one for each model, called with its reward. What one raises ends its model alone; it is told unless
+                it is `Ended` or FloatingPointError.
             test_reports: the same with the reward on the test text, for a final table; nothing is chosen by it here.
 
         Returns:

@@ -22,13 +22,17 @@ from autodropout.training.distributed import local_rank, parallel, world
 
 Regularizer = Policy | Baseline | None
 Report = Callable[[int, float], None]
-"""`report(step, value)`, of a search; may raise to end the training."""
+"""`report(step, value)`, of a search; may raise to end the training: `Ended`, where that is no mistake."""
 Curve = Sequence[tuple[int, float]]
 """What was reported, as (step, value) pairs."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PRECISIONS = ("float32", "bfloat16")
+
+
+class Ended(Exception):
+    """Raised by a report: nobody waits for the rest of this training."""
 
 
 @dataclass(frozen=True, slots=True)
