@@ -17,6 +17,7 @@ from autodropout.cli import app
 from autodropout.recipes import comparison
 from autodropout.recipes.translation import iwslt14_de_en
 from autodropout.spaces import ConvSpace, Provenance, TransformerSpace
+from autodropout.training.run import Scores
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +110,19 @@ def test_a_policy_remembers_its_rate() -> None:
             assert {row["rate"] for row in rows} - {0.0} == {expected}, "of none it is 0"
     said = CliRunner().invoke(app, ["transfer", "tiny", "--policy", "tuned.json"]).stderr
     assert "at a rate of 0.2, this task's; on its own the policy had 0.35" in said, "another task has a rate of its own"
+
+
+def test_what_only_some_were_tested_by_is_left_out_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training alone counts top-5 accuracies, a crowd does not; scores of both may lie in one folder."""
+
+    def fit(self: tiny_recipe.Training, regularizer: object, *given: object) -> Scores:
+        top5 = {"test_top5": 0.9} if regularizer is None else {}
+        return Scores(0.5, {"validation_accuracy": 0.5, "test_accuracy": 0.4} | top5)
+
+    monkeypatch.setattr(tiny_recipe.Training, "fit", fit)
+    said = ok("transfer", "tiny", "--policy", "policy.json", "--test")
+    assert "test_accuracy" in said
+    assert "test_top5" not in said
 
 
 def test_no_command_judges_with_the_luck_of_another() -> None:

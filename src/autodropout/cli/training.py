@@ -112,9 +112,10 @@ def train_and_tell(
     typer.echo(table(rows))
     if best is not None:
         typer.echo(f"best: {best}")
-    metrics = next(row.scores.metrics for row in rows if row.scores is not None)
-    for metric in (name for name in metrics if name.startswith("test")):
-        typer.echo(f"\n{table(rows, metric)}")
+    known = [row.scores.metrics for row in rows if row.scores is not None]
+    for metric in (name for name in known[0] if name.startswith("test")):
+        if all(metric in metrics for metrics in known):  # crowds count no top-5 accuracy
+            typer.echo(f"\n{table(rows, metric)}")
     typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")
 
 
