@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 import small_study
 from autodropout import recipes
 from autodropout.cli import app
+from autodropout.data.digits import load
 from autodropout.recipes import comparison
+from autodropout.recipes.digits import digits
 from autodropout.recipes.translation import iwslt14_de_en
 from autodropout.spaces import ConvSpace, Provenance, TransformerSpace
 from autodropout.training.run import Scores
@@ -110,6 +113,14 @@ def test_a_policy_remembers_its_rate() -> None:
             assert {row["rate"] for row in rows} - {0.0} == {expected}, "of none it is 0"
     said = CliRunner().invoke(app, ["transfer", "tiny", "--policy", "tuned.json"]).stderr
     assert "at a rate of 0.2, this task's; on its own the policy had 0.35" in said, "another task has a rate of its own"
+
+
+def test_a_package_that_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "get", lambda name: digits())
+    load.cache_clear()
+    for name in ("sklearn", "sklearn.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "scikit-learn: pip install scikit-learn" in refused("train", "tiny", "--smoke", "--device", "cpu")
 
 
 def test_what_only_some_were_tested_by_is_left_out_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:

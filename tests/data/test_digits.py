@@ -83,7 +83,7 @@ def test_without_scikit_learn_the_error_says_what_to_do() -> None:
         "import sys; sys.modules['sklearn'] = None\n"
         "from autodropout.data import digits\n"
         "try: digits.load()\n"
-        "except ImportError as error: print(error)\n"
+        "except ModuleNotFoundError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
     assert done.stdout == "the digits come with scikit-learn: pip install scikit-learn\n"

@@ -185,7 +185,7 @@ def test_without_sentencepiece_the_error_says_what_to_do() -> None:
         "import sys; sys.modules['sentencepiece'] = None\n"
         "from autodropout.data.subwords import Subwords\n"
         "try: Subwords(b'')\n"
-        "except ImportError as error: print(error)\n"
+        "except ModuleNotFoundError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
     assert done.stdout == "subwords need sentencepiece: pip install 'autodropout[translation]'\n"

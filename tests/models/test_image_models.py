@@ -140,5 +140,5 @@ def test_torchvision_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
     assert isinstance(image_model("wrn-10-1", 2), nn.Module)
-    with pytest.raises(ImportError, match=r"pip install 'autodropout\[images\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'autodropout\[images\]'"):
         image_model("resnet50", 2)

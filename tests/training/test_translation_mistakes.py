@@ -1,5 +1,6 @@
 """What a translator says of a configuration and of text that it cannot use."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,16 @@ CPU = Run(device="cpu")
 def test_configurations_that_are_none(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TOY, **change)
+
+
+def test_that_bleu_is_missing_is_said_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+    for name in ("sacrebleu", "sacrebleu.metrics", "sacrebleu.metrics.bleu"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    run = replace(CPU, report=lambda step, reward: heard.append(step))
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'autodropout\[translation\]'"):
+        TOY.fit_on(toy(), None, 0.0, 0, run)
+    assert heard == []
 
 
 GOOD = pairs(3, 0)

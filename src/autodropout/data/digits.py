@@ -56,7 +56,7 @@ def _bundled() -> tuple[Tensor, Tensor]:
     """Pixels 0..16 as (1797, 1, 8, 8), and the digits they show."""
     try:
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError("the digits come with scikit-learn: pip install scikit-learn") from error
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("the digits come with scikit-learn: pip install scikit-learn") from None
     bunch = load_digits()
     return torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1), torch.tensor(bunch.target, dtype=torch.int64)

@@ -103,6 +103,6 @@ def _both(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _sentencepiece() -> Any:
     try:
         import sentencepiece
-    except ImportError as error:
-        raise ImportError("subwords need sentencepiece: pip install 'autodropout[translation]'") from error
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("subwords need sentencepiece: pip install 'autodropout[translation]'") from None
     return sentencepiece

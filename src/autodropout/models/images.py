@@ -124,6 +124,6 @@ def _torchvision_models() -> Any:
     """Imported when asked for: torchvision is an extra."""
     try:
         import torchvision.models
-    except ImportError as error:
-        raise ImportError("this model comes with torchvision: pip install 'autodropout[images]'") from error
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("this model comes with torchvision: pip install 'autodropout[images]'") from None
     return torchvision.models

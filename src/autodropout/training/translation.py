@@ -38,7 +38,7 @@ from autodropout.training.loop import Loop
 from autodropout.training.run import Regularizer, Run, Scores, identity
 from autodropout.training.schedules import warmup_cosine
 from autodropout.training.token_batches import TokenBatches, announce_shapes, begun, moved, rows
-from autodropout.training.translation_scores import bleu, mean_loss, summed_loss, translate
+from autodropout.training.translation_scores import bleu, bleu_metric, mean_loss, summed_loss, translate
 
 DATASETS: dict[str, Callable[..., Translation]] = {
     "iwslt14": iwslt14.load,
@@ -155,6 +155,7 @@ class TranslationTraining:
     ) -> Scores:
         """`fit`, on other pairs than the dataset's."""
         self.check(data)
+        bleu_metric()  # that it is missing is better said now than after the last step
         validation, test = (_head(part, self.judged) for part in (data.validation, data.test))
         with ranks(run.where):
             torch.manual_seed(seed)

@@ -7,6 +7,7 @@ Under torchrun the ranks divide the batches among them, and each knows the resul
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,9 @@ from autodropout.training.decoding import Beam, beam_search
 from autodropout.training.distributed import total, world
 from autodropout.training.run import Run
 from autodropout.training.token_batches import TokenBatches, begun, moved, rows
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
 
 
 def summed_loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -67,9 +71,14 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float,
     """BLEU, from 0 to 100, and the signature that says how it was computed."""
     if len(translations) != len(references) or not references:
         raise ValueError(f"BLEU needs as many references as translations, got {len(references)}, {len(translations)}")
+    metric = bleu_metric()
+    return metric.corpus_score(translations, [references]).score, str(metric.get_signature())
+
+
+def bleu_metric() -> "BLEU":
+    """sacreBLEU's, with its defaults."""
     try:
         from sacrebleu.metrics.bleu import BLEU
-    except ImportError as error:
-        raise ImportError("BLEU is sacreBLEU's: pip install 'autodropout[translation]'") from error
-    metric = BLEU()
-    return metric.corpus_score(translations, [references]).score, str(metric.get_signature())
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("BLEU is sacreBLEU's: pip install 'autodropout[translation]'") from None
+    return BLEU()
