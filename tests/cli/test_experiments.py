@@ -74,6 +74,30 @@ def test_a_gpu_that_is_not_there() -> None:
     assert "finds no GPU here" in refused("train", "tiny", "--device", "cuda:1")
 
 
+@pytest.mark.parametrize(
+    ("device", "there", "message"),
+    [
+        ("cuda:2", 2, "--device cuda:2: the GPUs here are cuda:0 to cuda:1"),
+        ("cuda:0", 0, "finds no GPU here"),
+        ("mps", 0, "--device mps: trainings run on cpu or cuda"),
+        ("meta", 0, "--device meta: trainings run on cpu or cuda"),
+    ],
+)
+def test_a_device_that_is_none(device: str, there: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    assert message in refused("train", "tiny", "--device", device)
+
+
+def test_too_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(tiny_recipe.Training, "fit", full)
+    ask = ("tune-rate", "tiny", "--policy", "policy.json", "--device", "cpu")
+    assert "fewer of them at once than --together 64" in refused(*ask, "--together", "64")
+    assert "--together" not in refused(*ask)
+
+
 @pytest.mark.parametrize("command", ["tune-rate", "ablate", "transfer"])
 def test_how_many_are_trained_at_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for; what cannot be trained so, as here, is trained one by one."""

@@ -310,7 +310,12 @@ def test_workers_end_when_their_driver_is_killed(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"workers": 0}, "workers .* got 0"), ({"deadline": -1.0}, "deadline .* got -1.0"), ({"child": 3}, "got 3")],
+    [
+        ({"workers": 0}, "workers .* got 0"),
+        ({"deadline": -1.0}, "deadline .* got -1.0"),
+        ({"deadline": float("nan")}, "got nan"),
+        ({"child": 3}, "got 3"),
+    ],
 )
 def test_mistakes(engine: Make, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -33,12 +33,8 @@ class Place:
     test: bool = False
 
     def run(self, training: "Training") -> "Run":
-        import torch
-
         from autodropout.training.run import Run
 
-        if self.device is not None and self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f"--device {self.device}: torch {torch.__version__} finds no GPU here")
         look_for_data(self.data)
         run = Run(
             folder=self.out,
@@ -48,7 +44,21 @@ class Place:
             test=self.test,
             show=True,
         )
+        _check_device(run.where)
         return replace(run, compile=compiles_unasked(training, run.where) if self.compile is None else self.compile)
+
+
+def _check_device(device: "torch.device") -> None:
+    """Raise ValueError where there is none of that name here, or none that trainings know how to use."""
+    import torch
+
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device}: trainings run on cpu or cuda")
+    there = torch.cuda.device_count()
+    if device.type == "cuda" and not there:
+        raise ValueError(f"--device {device}: torch {torch.__version__} finds no GPU here")
+    if device.type == "cuda" and (device.index or 0) >= there:
+        raise ValueError(f"--device {device}: the GPUs here are cuda:0 to cuda:{there - 1}")
 
 
 def compiles_unasked(training: "Training", device: "torch.device") -> bool:
@@ -68,6 +78,8 @@ def train_all(
     together: int = 1,
 ) -> "list[Row]":
     """Every variant with every seed, telling each result as it comes. Empty on ranks that others speak for."""
+    import torch
+
     from autodropout.recipes.after import check_fit
     from autodropout.recipes.comparison import compare
 
@@ -85,7 +97,11 @@ def train_all(
         typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
 
     first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
-    rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
+    try:
+        rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
+    except torch.OutOfMemoryError:
+        fewer = "" if together == 1 else f", or fewer of them at once than --together {together}"
+        raise ValueError(f"{run.where} has too little memory for this training: it takes a larger GPU{fewer}") from None
     return rows if first else []
 
 

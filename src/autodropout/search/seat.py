@@ -4,6 +4,7 @@ Both engines put workers on seats: `local` in the driver itself, `ray` in an act
 the process, and what is said between the two, is in `worker_process`.
 """
 
+import math
 import os
 import pickle
 import queue
@@ -223,7 +224,7 @@ def overdue(seconds: float) -> Failure:
 
 
 def check_deadline(deadline: float | None) -> None:
-    if deadline is not None and not (isinstance(deadline, int | float) and deadline > 0):  # nan neither
+    if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < math.inf):
         raise ValueError(f"the deadline must be positive seconds, got {deadline!r}")
 
 
