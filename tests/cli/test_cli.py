@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -20,6 +21,7 @@ from autodropout import recipes
 from autodropout.search import gpus
 from autodropout.search.ledger import Ledger
 from autodropout.spaces import parse
+from autodropout.training.run import Scores
 
 
 @pytest.fixture
@@ -181,6 +183,27 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, tmp_path: Path) -> Non
     with Ledger(tiny) as ledger:
         assert ledger.read("tiny").info.capacity == 3
     assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
+
+
+def test_the_data_are_looked_for_where_they_were(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `resume` and `confirm`, which take them elsewhere when they are told."""
+    looked: list[str | None] = []
+
+    def fit(self: tiny_recipe.Training, *given: object) -> Scores:
+        looked.append(os.environ.get("AUTODROPOUT_DATA"))
+        return Scores(0.5, {"validation_accuracy": 0.5})
+
+    monkeypatch.setenv("AUTODROPOUT_DATA", "")  # set back in the end
+    ok("search", "tiny", "--storage", tiny, "--trials", "3", "--data", "datasets")
+    monkeypatch.setattr(tiny_recipe.Training, "fit", fit)
+    for given, folder in ((), tmp_path / "datasets"), (("--data", "others"), "others"):
+        monkeypatch.setenv("AUTODROPOUT_DATA", "")
+        ok("confirm", "--storage", tiny, "--top", "1", "--seeds", "1", "--out", str(len(given)), *given)
+        assert set(looked) == {str(folder)}
+        looked.clear()
+    monkeypatch.setenv("AUTODROPOUT_DATA", "")
+    ok("resume", "--storage", tiny, "--trials", "5")
+    assert os.environ["AUTODROPOUT_DATA"] == str(tmp_path / "datasets")
 
 
 def test_a_study_of_a_cluster_goes_on_here(tiny: str) -> None:

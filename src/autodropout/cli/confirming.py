@@ -81,6 +81,7 @@ def confirm(
     if not final:  # as its children were: a small one on the CPU, crowds in bfloat16
         device = device or ("cpu" if recipe.on_cpu else None)
         bfloat16 = bfloat16 or (device != "cpu" and recipe.child.train_many is not None)
+    data = data or (Path(plan.data) if plan.data else None)
     place = Place(out or Path(plan.out) / "confirm", data, device, bfloat16, compiled)
     variants = [Variant("none", None, 0.0), *(Variant(name, trial.policy, at) for name, trial in trials.items())]
     rows = train_all(training, variants, range(first_seed, first_seed + seeds), place, together)

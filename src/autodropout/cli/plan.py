@@ -24,6 +24,7 @@ class Plan:
     trials: int
     workers: int | None  # None: the recipe's on this machine, all that fit into a cluster
     out: str
+    data: str | None = None  # the folder of datasets; None: where they are looked for unasked
     engine: str = "local"
     cpus_per_child: float = 1.0
     gpus_per_child: float = 0.0

@@ -88,7 +88,6 @@ def search(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import existing
 
-    look_for_data(data)
     chosen, name = recipes.get(recipe), name or recipe
     begun = existing(name, storage)
     if begun is None:
@@ -110,6 +109,7 @@ def search(
             "early_stopping": early_stopping,
             "rung": rung,
             "out": out and str(out),
+            "data": data and str(data.absolute()),
         }
     )
     given = {"proposer": proposer, "seed": seed, "capacity": capacity}
@@ -144,7 +144,6 @@ def resume(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import opened
 
-    look_for_data(data)
     with opened(study, storage) as found:
         info, url = found.reader.info, found.url
     changes = {
@@ -155,6 +154,7 @@ def resume(
         "gpus_per_child": gpus,
         "deadline": deadline,
         "out": out and str(out),
+        "data": data and str(data.absolute()),
     }
     settings = {what: getattr(info, what) for what in FIXED} | ({"capacity": capacity} if capacity else {})
     _search(Plan.of_study(info).changed(changes), url, info.name, settings, as_json)
@@ -171,6 +171,7 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     from autodropout.study import crowd_of
     from autodropout.study import search as run_search
 
+    look_for_data(plan.data)
     recipe, out, begun = recipes.get(plan.recipe), Path(plan.out), existing(name, storage)
     if plan.engine == "local" and (begun is None or begun.scored < plan.trials):
         _check_machine(recipe)

@@ -68,7 +68,7 @@ def print_json(data: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=2))
 
 
-def look_for_data(folder: Path | None) -> None:
+def look_for_data(folder: Path | str | None) -> None:
     """Where loaders look for datasets, in processes begun from now on too; None: as it was."""
     if folder is not None:
         os.environ["AUTODROPOUT_DATA"] = str(folder)
