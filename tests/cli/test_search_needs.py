@@ -37,6 +37,17 @@ def test_what_is_missing_is_said_before_anything_begins(
     assert refused("search", recipe, "--engine", "ray") == "error: the search begins\n"
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder that nobody can write to")
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there: then it is not enough to make it."""
+    monkeypatch.setattr("autodropout.study.search", begin)
+    monkeypatch.chdir(tmp_path)
+    assert re.match(r"error: /proc: nothing can be written there \(.+\)", refused("search", "digits", "--out", "/proc"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_search_without_the_gpu_it_is_meant_for_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_recipe.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ autodropout search digits --trials 96 --out results
 """
 
 import shlex
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -175,7 +176,7 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     recipe, out, begun = recipes.get(plan.recipe), Path(plan.out), existing(name, storage)
     if plan.engine == "local" and (begun is None or begun.scored < plan.trials):
         _check_machine(recipe)
-    out.mkdir(parents=True, exist_ok=True)  # now, not after a night's search
+    _check_folder(out)
     crowd, workers = crowd_of(recipe.child, plan.engine, plan.gpus_per_child), plan.workers
     if crowd > 1:
         typer.echo(f"{crowd} children at once on a GPU", err=True)
@@ -236,6 +237,15 @@ def _check_machine(recipe: "Recipe") -> None:
             "`autodropout search digits` is for CPUs",
             err=True,
         )
+
+
+def _check_folder(out: Path) -> None:
+    """Make it, and raise OSError where the results could not be left there: now, not after a night's search."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise OSError(error.errno, f"nothing can be written there ({error.strerror})", str(out)) from None
 
 
 @contextmanager
