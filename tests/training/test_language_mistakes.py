@@ -102,6 +102,8 @@ def test_texts_that_are_wrong(tmp_path: Path) -> None:
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"clip": -1.0}, "clip must be positive, got -1.0"),
         ({"state_value": -1.0}, "state_value must not be negative, got -1.0"),
+        ({"training_words": -8}, "training_words must be at least 1, got -8"),
+        ({"evaluation_words": 0}, "evaluation_words must be at least 1, got 0"),
     ],
 )
 def test_mistakes(folder: Path, changes: dict[str, float], message: str) -> None:

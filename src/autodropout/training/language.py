@@ -92,6 +92,9 @@ class LanguageTraining:
         for name in ("state_value", "state_difference", "evaluation_memory", "warmup"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("evaluation_words", "training_words"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def reads(self) -> Reads:
