@@ -47,14 +47,15 @@ def stored(files: ImageFiles, count: int, size: int, folder: Path, name: str) ->
     if _valid(pixels) < count:
         with alone(pixels):
             _extend(pixels, files, count, size)
-    if pixels.stat().st_size < count * each:
-        raise ValueError(f"{pixels} is truncated: delete it and {_counter(pixels).name}, and it is made again")
+    _check_length(pixels, count * each)
     flat = torch.from_file(str(pixels), shared=False, size=count * each, dtype=torch.uint8)
     return flat.view(count, 3, size, size)
 
 
 def _extend(pixels: Path, files: ImageFiles, count: int, size: int) -> None:
     done, each = _valid(pixels), 3 * size * size  # again: another process may have been at it
+    if done:
+        _check_length(pixels, done * each)  # or what is missing would be filled with black
     needed, free = (count - done) * each, shutil.disk_usage(pixels.parent).free
     if needed > free:
         room = f"{needed / 1e9:.1f} GB in {pixels.parent}, where {free / 1e9:.1f} are free"
@@ -71,6 +72,11 @@ def _extend(pixels: Path, files: ImageFiles, count: int, size: int) -> None:
             done += len(paths)
             with whole_file(_counter(pixels)) as partial:
                 partial.write_text(json.dumps({"images": done, "size": size}))
+
+
+def _check_length(pixels: Path, least: int) -> None:
+    if pixels.stat().st_size < least:
+        raise ValueError(f"{pixels} is truncated: delete it and {_counter(pixels).name}, and it is made again")
 
 
 def _valid(pixels: Path) -> int:
