@@ -33,7 +33,8 @@ from autodropout.recipes import images as recipes
 from autodropout.spaces import TRANSFORMER_SITES, ConvGroup
 from autodropout.training import Run
 from autodropout.training.augment import NoMix
-from autodropout.training.images import ImageTraining, Learner, Objective
+from autodropout.training.image_learner import Learner, Objective
+from autodropout.training.images import ImageTraining
 from recording import facts, options, write
 
 RATE = 0.2

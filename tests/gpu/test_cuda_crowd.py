@@ -17,7 +17,7 @@ from autodropout.data import Labelled, Splits
 from autodropout.training import Cosine, ImageTraining, Pictures, RmsProp, Run, Sgd
 from autodropout.training.graphed import Lane
 from autodropout.training.image_crowd import Crowd
-from autodropout.training.images import Learner
+from autodropout.training.image_learner import Learner
 from autodropout.training.run import Regularizer
 from two_samples import LIMIT, student_t
 

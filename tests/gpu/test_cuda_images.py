@@ -13,7 +13,7 @@ from cuda_tools import TRAINING as SMALL
 from autodropout.training import ImageTraining, Pictures, Run, Sgd
 from autodropout.training import feed as feed_module
 from autodropout.training.augment import MIXES
-from autodropout.training.images import Learner
+from autodropout.training.image_learner import Learner
 from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining, Uda
 
 pytestmark = [

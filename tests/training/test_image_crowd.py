@@ -20,7 +20,7 @@ from autodropout.training.ema import MovingAverage, share
 from autodropout.training.flat import ALIGNED, Flat, FlatAverage
 from autodropout.training.graphed import Lane, at
 from autodropout.training.image_crowd import Crowd
-from autodropout.training.images import Learner
+from autodropout.training.image_learner import Learner
 from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining
 
 TRAINING = replace(SMALL, pictures=replace(PICTURES, validation=90))  # 90: not a whole number of batches

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import autodropout as ad
 from autodropout.data import Labelled, Splits, digits
 from autodropout.models import image_model
-from autodropout.training import Cosine, FixRes, ImageTraining, Pictures, Run, Sgd, threads
+from autodropout.training import Cosine, FixRes, ImageTraining, Pictures, Run, Sgd, image_learner, threads
 from autodropout.training import images as module
 from autodropout.training.augment import MIXES
 from autodropout.training.run import Scores
@@ -85,13 +85,13 @@ def test_testing_never_augments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_test_part_is_looked_at_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
-    accuracies = module.accuracies
+    accuracies = image_learner.accuracies
 
     def spy(model: nn.Module, look: object, examples: Labelled, *rest: object) -> dict[str, float]:
         judged.append(len(examples))
         return accuracies(model, look, examples, *rest)
 
-    monkeypatch.setattr(module, "accuracies", spy)
+    monkeypatch.setattr(image_learner, "accuracies", spy)
     test = len(PICTURES.load().test)
     scores = TRAINING.fit(POLICY, 0.2, seed=0)
     assert judged == [100]
@@ -159,7 +159,7 @@ def test_the_weights_that_were_judged_are_left_in_the_folder(tmp_path: Path) -> 
     reward = training.fit(POLICY, 0.1, seed=0, run=Run(folder=tmp_path)).reward
     model = training.build()
     safetensors.torch.load_model(model, tmp_path / module.WEIGHTS)
-    found = module.accuracies(model, PICTURES.view("none", 12), PICTURES.load().validation, 10, Run())
+    found = image_learner.accuracies(model, PICTURES.view("none", 12), PICTURES.load().validation, 10, Run())
     assert found["accuracy"] == reward
 
 

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from autodropout.training import ImageTraining, Run
 from autodropout.training.augment import MIXES
-from autodropout.training.images import Learner
+from autodropout.training.image_learner import Learner
 from autodropout.training.noise import LEAD, Noise, noise_at
 from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining, Uda
 

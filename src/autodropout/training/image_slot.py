@@ -1,8 +1,8 @@
 """One place of a crowd of ConvNet children (`image_crowd.py`), and what all places read.
 
 A slot's tensors stay where they are from child to child: a new one is put into them. What a step does is what
-`images.Learner.step` does, written so that it can be captured: which step it is, and all that follows from it, is read
-from tensors on the device.
+`Learner.step` (`image_learner.py`) does, written so that it can be captured: which step it is, and all that follows
+from it, is read from tensors on the device.
 """
 
 import math

@@ -28,7 +28,8 @@ from autodropout.training.consistency import (
     signal_threshold,
     uda_loss,
 )
-from autodropout.training.images import Bench, ImageTraining, Objective
+from autodropout.training.image_learner import Bench, Objective
+from autodropout.training.images import ImageTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
