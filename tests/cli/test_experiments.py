@@ -98,6 +98,19 @@ def test_too_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--together" not in refused(*ask)
 
 
+def test_a_crowd_that_is_interrupted_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiny_recipe.Training, "fit", interrupted)
+    ask = ["tune-rate", "tiny", "--policy", "policy.json", "--device", "cpu"]
+    for more, said in (["--together", "4"], "interrupted; the same command reads what is finished"), ([], ""):
+        result = CliRunner().invoke(app, [*ask, *more])
+        assert result.exit_code == 130
+        assert result.stderr.startswith(said)
+        assert bool(result.stderr) == bool(said)
+
+
 @pytest.mark.parametrize("command", ["tune-rate", "ablate", "transfer"])
 def test_how_many_are_trained_at_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for; what cannot be trained so, as here, is trained one by one."""
@@ -208,6 +221,9 @@ def test_a_rate_too_high_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> N
             "word_dropout is for Transformers, and this model is a ConvNet",
         ),
         (("ablate", "tiny"), 2, "Missing option '--policy'"),
+        (("train", "tiny", "--seed", str(2**63)), 2, "less than or equal to 9223372036854775807"),
+        (("tune-rate", "tiny", "--policy", "policy.json", "--first-seed", str(2**63)), 2, "less than or equal to"),
+        (("show", "policy.json", "--seed", str(2**63)), 2, "less than or equal to 9223372036854775807"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], code: int, message: str) -> None:

@@ -9,6 +9,7 @@ from autodropout.cli.shell import one_of
 from autodropout.controller import PROPOSERS
 
 STORAGE = "sqlite:///autodropout.db"
+LAST_SEED = 2**63 - 1  # of those that torch takes
 
 
 def _recipes() -> tuple[str, ...]:
@@ -150,12 +151,13 @@ RecipeRate = Annotated[
     float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
 ]
 Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the recipe's when left out.")]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Of the training.")]
+Seed = Annotated[int, typer.Option(min=0, max=LAST_SEED, metavar="N", help="Of the training.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant.")]
 FirstSeed = Annotated[
     int,
     typer.Option(
         min=0,
+        max=LAST_SEED // 2,
         metavar="N",
         help="Their seeds are N, N + 1, ... Commands have different ones, so that luck by which one has chosen a "
         "policy does not help it in the next.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autodropout.cli.options import STORAGE, AsJson, Picture, StorageUrl, StudyName, StudyNames
+from autodropout.cli.options import LAST_SEED, STORAGE, AsJson, Picture, StorageUrl, StudyName, StudyNames
 from autodropout.cli.shell import print_json
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def show(
             "0.3.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Which masks are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, metavar="N", help="Which masks are drawn.")] = 0,
 ) -> None:
     """Tell a policy in words, and draw its masks.
 

@@ -99,6 +99,10 @@ def train_all(
     first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
     try:
         rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
+    except KeyboardInterrupt:
+        if together > 1:  # a training alone says itself how it goes on
+            typer.echo("interrupted; the same command reads what is finished, and begins the rest anew", err=True)
+        raise
     except torch.OutOfMemoryError:
         fewer = "" if together == 1 else f", or fewer of them at once than --together {together}"
         raise ValueError(f"{run.where} has too little memory for this training: it takes a larger GPU{fewer}") from None
