@@ -22,11 +22,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from autodropout.data import cifar10
 from autodropout.training.augment.operations import square
 from autodropout.training.augment.randaugment import FIXMATCH, FIXMATCH_IMAGENET, IMAGENET, UDA, RandAugment, Space
 from autodropout.training.augment.sampling import CentreCrop, CropFlip, Padding, RandomResizedCrop, in_unit
 
-CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+CIFAR_MEAN, CIFAR_STD = cifar10.MEAN, cifar10.STD
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Numbers = tuple[float, ...]  # one per channel
