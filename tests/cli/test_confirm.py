@@ -125,6 +125,15 @@ def test_it_is_trained_where_the_search_was(
     assert {device} == DEVICES
 
 
+def test_the_rate_is_the_searchs_even_if_the_recipe_has_another_by_now(
+    study: ad.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(recipes.get("tiny"), rate=0.7)
+    monkeypatch.setattr(recipes, "get", {"tiny": changed}.__getitem__)
+    rows = json.loads(ok("confirm", "--top", "1", "--seeds", "1", "--json"))["rows"]
+    assert [row["rate"] for row in rows] == [0.0, 0.2]
+
+
 def test_the_full_size_training_at_another_rate(study: ad.Study) -> None:
     said = ok("confirm", "--top", "2", "--seeds", "1", "--final", "--rate", "0.4", "--out", "elsewhere")
     assert TRAINED == [], "that of the search's children is another"

@@ -77,7 +77,8 @@ def confirm(
         raise ValueError(f"no policy that has a score in study {info.name!r} drops anything: none is left to confirm")
     recipe = recipes.get(plan.recipe)
     training = (recipe.tuning or recipe.final) if final else recipe.proxy
-    at = recipe.rate if rate is None else rate
+    searched_at = recipe.rate if info.drop_rate is None else info.drop_rate  # the recipe may have changed since
+    at = searched_at if rate is None else rate
     if not final:  # as its children were: a small one on the CPU, crowds in bfloat16
         device = device or ("cpu" if recipe.on_cpu else None)
         bfloat16 = bfloat16 or (device != "cpu" and recipe.child.train_many is not None)
