@@ -148,10 +148,8 @@ class Crowd:
                 more = [Slot(self.training, self.run, self._shared, kind) for _ in range(len(there), count)]
                 there += more
                 new += more
-            with self._compiled_whatever_their_number(
-                new
-            ):  # after all are made: attaching makes the compiler start afresh
-                for slot in new:
+            with self._compiled_whatever_their_number(new):
+                for slot in new:  # after all are made: attaching makes the compiler start afresh
                     slot.prepare()
         return bool(new)
 
