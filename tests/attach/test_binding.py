@@ -244,6 +244,15 @@ class TestSurgery:
         on = ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
         assert len(on.sites) == 24
 
+    def test_a_block_with_norms_in_it(self, four_groups: ad.ConvSpace) -> None:
+        model = resnet18().train()
+        ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
+        model.fc = nn.Linear(512, 5)
+        model(torch.randn(2, 3, 160, 160))  # nothing of ours was in there
+        model.layer3 = resnet18().layer3
+        with pytest.raises(RuntimeError, match=r"layer3\.0\.bn1 was replaced after a policy was attached"):
+            model(IMAGE)
+
     def test_checkpoint_wrappers(self, four_groups: ad.ConvSpace) -> None:
         model = resnet18().train()
         ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
@@ -251,3 +260,5 @@ class TestSurgery:
             for number, block in enumerate(stage):
                 stage[number] = checkpoint_wrapper(block)
         model(torch.randn(2, 3, 160, 160)).sum().backward()
+        torch.compile(model, backend="aot_eager", fullgraph=True)(torch.randn(2, 3, 160, 160)).sum().backward()
+        torch.compiler.reset()

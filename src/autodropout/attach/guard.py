@@ -29,12 +29,16 @@ def forget_compiled() -> None:
 
 def watch(model: nn.Module) -> None:
     """Let each training forward of `model` check that the modules with our drops are still in it."""
-    hosts = []
-    for name, module in model.named_modules():
-        if module is not model and KEY in module.__dict__:
-            parent, _, child = name.rpartition(".")
-            hosts.append((model.get_submodule(parent), child, module, name))
-    store(model)["hosts"] = tuple(hosts)
+    hosts = {name: module for name, module in model.named_modules() if module is not model and KEY in module.__dict__}
+    links = {}  # every step on the ways to them: whoever replaces a block replaces the norms in it
+    for name in hosts:
+        at = model
+        for child in name.split("."):
+            parent, at = at, at.get_submodule(child)
+            links[parent, child] = at
+    # No module as a key: code compiled for one model, and shared by others, would then be compiled for each.
+    store(model)["links"] = tuple((parent, child, module) for (parent, child), module in links.items())
+    store(model)["hosts"] = tuple(hosts.items())
     # A hook of any kind on this one would turn off its fused eval path, and eval outputs must not change at all.
     if not isinstance(model, nn.TransformerEncoderLayer):
         model.register_forward_pre_hook(on_forward)
@@ -43,14 +47,17 @@ def watch(model: nn.Module) -> None:
 def on_forward(model: nn.Module, args: Any) -> None:
     """Forward pre-hook of the model as a whole."""
     if model.training:
-        for parent, child, module, name in model.__dict__[KEY]["hosts"]:
+        slots = model.__dict__[KEY]
+        if any(parent._modules.get(child) is not module for parent, child, module in slots["links"]):
             # Wrapped (by activation checkpointing, by FSDP) it is no longer its parent's child, but still in the model.
-            if parent._modules.get(child) is not module and all(module is not other for other in model.modules()):
-                raise RuntimeError(
-                    f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
-                    "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
-                )
+            present = set(model.modules())
+            for name, module in slots["hosts"]:
+                if module not in present:
+                    raise RuntimeError(
+                        f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
+                        "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
+                    )
         x = args[0] if args else None
         if isinstance(x, torch.Tensor) and x.dim() == 4:
-            for group in model.__dict__[KEY].get("together", ()):
+            for group in slots.get("together", ()):
                 group.before_forward(len(x), is_channels_last(x))
