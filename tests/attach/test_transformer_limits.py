@@ -22,6 +22,7 @@ from transformer_tools import (
     assert_layers,
     find,
     gpt2,
+    llama,
     put,
 )
 
@@ -42,6 +43,14 @@ def test_what_is_not_understood_is_said():
     finding = find(transformers.MixtralModel(config), ids)
     assert [site.role for site in finding.sites] == list(ATTENTION)
     assert "feedforward.residual: a branch without linear modules" in finding.unreached[0]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:_compile flag on create_bl")
+def test_flex_attention_is_reached_but_for_its_probabilities():
+    """Its mask is no tensor."""
+    finding = find(*llama("flex_attention"))
+    assert [site.role for site in finding.sites] == 2 * [role for role in ROLES if role != "attention.probabilities"]
+    assert "attention.probabilities: 'flex_attention' attention is more than" in finding.unreached[0]
 
 
 class Separate(nn.Module):

@@ -156,8 +156,8 @@ def _explained(
     result: Any,
 ) -> bool:
     """Whether `explicit` gives what the implementation gave: soft caps, sinks and the like are seen by their effect."""
-    if mask is not None and mask.dim() != 4:
-        return False
+    if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 4):
+        return False  # (N, T) of flash attention, the BlockMask of flex attention
     if any(isinstance(value, float) for name, value in options.items() if name not in ("dropout", "scaling")):
         return False  # a number we do not know, like a soft cap, which a small example need not show
     with torch._C.DisableTorchFunction():
