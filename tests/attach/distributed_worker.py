@@ -48,6 +48,7 @@ def ddp(rank: int) -> dict[str, torch.Tensor]:
     """Two ranks seeded alike: the zeros that a norm's output gets, and the parameters after two steps."""
     model, masks = seeded_model()
     parallel = DistributedDataParallel(model)
+    assert ad.attached(parallel) is ad.attached(model) is not None
     train(parallel)
     return {"mask": masks[0], "parameters": torch.nn.utils.parameters_to_vector(model.parameters()).detach()}
 

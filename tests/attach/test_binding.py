@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.optim.swa_utils import AveragedModel
 from torchvision.models import resnet18, resnet50
 
 import autodropout as ad
@@ -76,6 +77,30 @@ def test_a_recorded_rate_is_the_default(four_groups: ad.ConvSpace) -> None:
     policy = four_groups.decode((1, 0, 0, 0, 0, 0, 0, 0) * 4, ad.Provenance(rate=0.25))
     assert ad.attach(resnet18(), policy, example=IMAGE).rate == 0.25
     assert ad.attach(resnet18(), policy, rate=0.5, example=IMAGE).rate == 0.5
+
+
+class TestWrapped:
+    """What wraps a model as a whole is looked through, whether it came before the policy or after it."""
+
+    def test_attached_before(self) -> None:
+        model = resnet18()
+        on = ad.attach(model, ad.baseline("dropout"), rate=0.1, example=IMAGE)
+        assert ad.attached(nn.DataParallel(model)) is on
+        assert ad.attached(torch.compile(nn.DataParallel(model))) is on
+        average = AveragedModel(model)  # a copy
+        assert ad.attached(average) is ad.attached(average.module)
+        assert ad.attached(average).model is average.module
+
+    def test_attached_after(self) -> None:
+        model = resnet18()
+        wrapped = nn.DataParallel(model)
+        assert ad.space(wrapped, IMAGE) == ad.space(model, IMAGE)
+        on = ad.attach(wrapped, ad.baseline("dropout"), rate=0.1, example=IMAGE)
+        assert ad.attached(model) is on
+        assert ad.attached(wrapped) is on
+        assert on.sites[0].name == "layer1.0.bn1"
+        on.detach()
+        assert ad.attached(wrapped) is None
 
 
 class TestBaselines:

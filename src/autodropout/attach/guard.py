@@ -10,15 +10,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from autodropout.attach.hooks import KEY, store
 from autodropout.layers.drop import is_channels_last
 
+_WRAPPERS = (DistributedDataParallel, nn.DataParallel, AveragedModel)
+
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module a user compiled, for the wrapper that `torch.compile` returned."""
-    inner = getattr(model, "_orig_mod", None)
-    return inner if isinstance(inner, nn.Module) else model
+    """The module a user wrote, for what wraps it as a whole: `torch.compile`, DDP, an average of its weights."""
+    while True:
+        inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
 
 
 def forget_compiled() -> None:
