@@ -103,6 +103,17 @@ class TestWrapped:
         assert ad.attached(wrapped) is None
 
 
+def test_attached_on_the_meta_device(four_groups: ad.ConvSpace) -> None:
+    with torch.device("meta"):
+        model = resnet18()
+    on = ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE.to("meta"))
+    assert [row.rate for row in on.sites if row.role == "main"][-1] == pytest.approx(0.3)
+    assert "0.300" in str(on)
+    model.to_empty(device="cpu").load_state_dict(resnet18().state_dict())
+    image = torch.randn(2, 3, 160, 160)
+    assert not torch.equal(model.train()(image), model(image))
+
+
 class TestBaselines:
     def test_dropblock(self) -> None:
         on = ad.attach(resnet18(), ad.baseline("dropblock", block=3, groups=(3, 4)), rate=0.1, example=IMAGE)

@@ -26,6 +26,23 @@ def test_no_randomness_is_taken_where_nothing_is_dropped() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_made_without_values_or_in_inference_mode() -> None:
+    """A model on the meta device gets its values later; nobody gives the rate back to a drop."""
+    with torch.device("meta"):
+        drops = [Drop(DropBlock(3), 0.5, site=0)]
+    drops.append(Drop(DropBlock(3), 0.5, site=0, device=torch.device("meta")))
+    with torch.inference_mode():
+        drops.append(Drop(DropBlock(3), 0.5, site=0))
+    expected = Drop(DropBlock(3), 0.25, site=0)
+    torch.manual_seed(0)
+    mask = expected(MAP)
+    for drop in drops:
+        assert drop(MAP.to("meta")).is_meta
+        drop.set_rate(0.25)
+        torch.manual_seed(0)
+        assert torch.equal(drop(MAP), mask)
+
+
 def test_manual_seed_repeats_masks_and_sites_differ() -> None:
     first, second = Drop(Dropout(), 0.5, site=0), Drop(Dropout(), 0.5, site=1)
     torch.manual_seed(3)

@@ -109,9 +109,13 @@ class Drop:
         self.rule = rule
         self.site = site
         self.live = live
-        self.rate = torch.zeros((), dtype=torch.float32, device=device)
+        device = device or torch.get_default_device()
+        if device.type == "meta":
+            device = torch.device("cpu")  # a model without values gets its own later, and nobody would give us ours
         tokens = rule.tokens() if isinstance(rule, PatternRule) else []
-        self.tokens = torch.tensor(tokens, dtype=torch.int32, device=device)
+        with torch.inference_mode(False):  # what is made in inference mode can never be set again
+            self.rate = torch.zeros((), dtype=torch.float32, device=device)
+            self.tokens = torch.tensor(tokens, dtype=torch.int32, device=device)
         self.noise: Tensor | None = None  # where seeds come from; None: the device's default generator
         self.ready: Ready | None = None  # for the next call
         self.active = live
@@ -147,7 +151,7 @@ class Drop:
 
     def acting_as(self, rule: Rule, h: Tensor) -> Tensor:
         """`h` under another rule at this rate and with this site's draws."""
-        if not self.active or h.numel() == 0:
+        if not self.active or h.numel() == 0 or h.is_meta:
             return h
         if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
             self.rate, self.tokens = self.rate.to(h.device), self.tokens.to(h.device)
