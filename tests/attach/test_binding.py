@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -77,6 +78,14 @@ def test_a_recorded_rate_is_the_default(four_groups: ad.ConvSpace) -> None:
     policy = four_groups.decode((1, 0, 0, 0, 0, 0, 0, 0) * 4, ad.Provenance(rate=0.25))
     assert ad.attach(resnet18(), policy, example=IMAGE).rate == 0.25
     assert ad.attach(resnet18(), policy, rate=0.5, example=IMAGE).rate == 0.5
+
+
+def test_numpys_numbers_are_rates(four_groups: ad.ConvSpace) -> None:
+    on = ad.attach(resnet18(), four_groups.sample(seed=0), rate=np.float32(0.25), example=IMAGE)
+    assert (type(on.rate), on.rate) == (float, 0.25)
+    for rate in (*np.linspace(0, 1, 3, dtype=np.float32), np.float16(0.5), np.int64(1)):
+        on.set_rate(rate)
+        assert (type(on.rate), on.rate) == (float, float(rate))
 
 
 class TestWrapped:
@@ -225,14 +234,20 @@ class TestRefused:
         with pytest.raises(TypeError, match=r"the model must be an nn\.Module, got an Attachment"):
             ad.attached(ad.attach(resnet18(), ad.baseline("dropout"), rate=0.1, example=IMAGE))
 
-    @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan"), "0.3"])
+    @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan"), "0.3", True])
     def test_rates(self, rate: object, four_groups: ad.ConvSpace) -> None:
-        with pytest.raises(ValueError, match="rate must be a number in"):
+        with pytest.raises(ValueError, match=f"rate must be a number in .* got {rate!r}"):
             ad.attach(resnet18(), four_groups.sample(seed=0), rate=rate, example=IMAGE)
+        on = ad.attach(resnet18(), four_groups.sample(seed=0), rate=0.5, example=IMAGE)
+        with pytest.raises(ValueError, match=f"rate must be a number in .* got {rate!r}"):
+            on.set_rate(rate)
+        assert on.rate == 0.5
 
     def test_no_rate_at_all(self, four_groups: ad.ConvSpace) -> None:
-        with pytest.raises(ValueError, match="no rate was given"):
+        with pytest.raises(ValueError, match="no rate was given, and the policy records none"):
             ad.attach(resnet18(), four_groups.sample(seed=0), example=IMAGE)
+        with pytest.raises(ValueError, match="no rate was given, and a baseline has none of its own"):
+            ad.attach(resnet18(), ad.baseline("dropout"), example=IMAGE)
 
     def test_depth_and_kind(self, four_groups: ad.ConvSpace) -> None:
         with pytest.raises(ValueError, match="got 'quadratic'"):

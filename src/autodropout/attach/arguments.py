@@ -1,6 +1,8 @@
 """What a user may hand to `attach` and its like, and what is said of anything else."""
 
+import math
 import os
+from numbers import Real
 
 from torch import nn
 
@@ -34,14 +36,17 @@ def choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
     recorded = None if isinstance(policy, Baseline) else policy.recorded_rate
     chosen = recorded if rate is None else rate
     if chosen is None:
-        raise ValueError("no rate was given, and the policy records none: pass rate=0.2, say")
-    check_rate(chosen)
-    return chosen
+        nowhere = "a baseline has none of its own" if isinstance(policy, Baseline) else "the policy records none"
+        raise ValueError(f"no rate was given, and {nowhere}: pass rate=0.2, say")
+    return checked_rate(chosen)
 
 
-def check_rate(rate: float) -> None:
-    if not isinstance(rate, int | float) or not 0.0 <= rate <= 1.0:
+def checked_rate(rate: object) -> float:
+    """A rate as Python's own number; NumPy's, of a grid or a schedule, are welcome."""
+    number = float(rate) if not isinstance(rate, bool) and isinstance(rate, Real) else math.nan
+    if not 0.0 <= number <= 1.0:
         raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
+    return number
 
 
 def _hint(policy: object) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autodropout.attach.arguments import check_model, check_model_and_policy, check_policy, check_rate, choose_rate
+from autodropout.attach.arguments import check_model, check_model_and_policy, check_policy, checked_rate, choose_rate
 from autodropout.attach.assign import Depth, at_every_site, group_sizes, left_out, rules, shares
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
@@ -95,7 +95,7 @@ class Attachment:
             RuntimeError: after `detach()`.
         """
         self._check_on()
-        check_rate(rate)
+        rate = checked_rate(rate)
         for bound in self.sites:
             if bound.drop is not None:
                 bound.drop.set_rate(rate * bound.share)
