@@ -1,5 +1,7 @@
 """Which site gets what, and every way in which attaching is refused."""
 
+from collections import UserDict
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,6 +36,21 @@ def test_the_space_of_resnet50_has_the_papers_four_groups() -> None:
     assert space.resolution == (224, 224)
     assert space.count == 2_764_800**4
     assert ad.space(resnet50(), torch.randn(1, 3, 224, 224), stem=True).groups[0] == (112, 112)
+
+
+def test_the_resolution_is_found_wherever_the_image_is() -> None:
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+        def forward(self, batch: Mapping[str, torch.Tensor], scale: float = 1.0) -> torch.Tensor:
+            return self.body(batch["image"]) * scale
+
+    batch = {"label": torch.zeros(1), "image": torch.randn(1, 3, 12, 20)}
+    for example in ((batch,), {"batch": batch, "scale": 0.5}, UserDict(batch=batch)):  # the last as BatchFeature is one
+        assert ad.space(Batched(), example).resolution == (12, 20)
+    assert ad.space(Batched().body, torch.randn(3, 12, 20)[None]).resolution == (12, 20)
 
 
 def test_groups_and_residual_decide_where_patterns_go(four_groups: ad.ConvSpace) -> None:

@@ -17,6 +17,7 @@ from autodropout.attach.assign import Depth, at_every_site, group_sizes, left_ou
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
 from autodropout.attach.kinds import Kind, discover, discover_for
+from autodropout.attach.record import tensors_in
 from autodropout.attach.sites import Finding, Site
 from autodropout.attach.table import brief, table
 from autodropout.attach.together import Together
@@ -263,9 +264,5 @@ def space(
 
 
 def _resolution(example: Any) -> tuple[int, int] | None:
-    """(height, width) of the images in an example: its first 4-D tensor."""
-    values = example.values() if isinstance(example, dict) else example if isinstance(example, tuple) else (example,)
-    for value in values:
-        if isinstance(value, Tensor) and value.dim() == 4:
-            return value.shape[2], value.shape[3]
-    return None
+    """(height, width) of the images in an example: its first 4-D tensor, however deep."""
+    return next(((image.shape[2], image.shape[3]) for image in tensors_in(example) if image.dim() == 4), None)

@@ -128,7 +128,7 @@ def record(model: nn.Module, example: Any) -> Graph:
     """The dataflow of one eval forward. The model, its statistics and the random states stay as they are."""
     recorder = _Recorder(model)
     with quiet(model), recorder.watching():
-        for tensor in _tensors(example):
+        for tensor in tensors_in(example):
             recorder.add(None, (), tensor)
         call(model, example)
     return recorder.graph
@@ -162,7 +162,7 @@ class _Recorder(TorchFunctionMode):
         self.graph.nodes.append(Node(function, inputs, tuple(tensor.shape), self.running[-1] if self.running else 0))
 
     def nodes_of(self, value: Any) -> tuple[int, ...]:
-        known = (self.node_of.get(tensor) for tensor in _tensors(value))
+        known = (self.node_of.get(tensor) for tensor in tensors_in(value))
         return tuple(dict.fromkeys(node for node in known if node is not None))
 
     def __torch_function__(
@@ -172,7 +172,7 @@ class _Recorder(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if inputs:
             changed = args[0] if func is Tensor.__setitem__ else output
-            for tensor in _tensors(changed):
+            for tensor in tensors_in(changed):
                 self.add(func, inputs, tensor)
         return output
 
@@ -206,13 +206,13 @@ class _Recorder(TorchFunctionMode):
         return replaced
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
