@@ -91,8 +91,17 @@ def test_examples_can_be_passed_in_three_ways(example):
 
 
 def test_another_example_is_refused():
-    with pytest.raises(ValueError, match="got list"):
+    with pytest.raises(ValueError, match=r"got list; what is one argument as a whole .* example=\(it,\)"):
         call(Block(), [pictures(8)])
+
+
+def test_an_error_in_the_model_tells_how_it_was_called():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'image'") as problem:
+        call(Block(), {"image": pictures(8), "label": 3})
+    assert "on its example, to look at it, passed by the names image, label; what is" in problem.value.__notes__[0]
+    with pytest.raises(RuntimeError) as problem:
+        call(Block(), torch.randn(3, 4))
+    assert problem.value.__notes__ == ["autodropout ran the model on its example, to look at it"]
 
 
 def test_nothing_of_the_model_changes():

@@ -60,13 +60,18 @@ def quiet(model: nn.Module) -> Iterator[None]:
 
 def call(model: nn.Module, example: Any) -> Any:
     """The model on an example: a tensor, a tuple of positional arguments, or a mapping of keyword arguments."""
-    if isinstance(example, Tensor):
-        return model(example)
-    if isinstance(example, tuple):
-        return model(*example)
-    if isinstance(example, Mapping):
-        return model(**example)
-    raise ValueError(f"an example is a tensor, a tuple or a dict, got {type(example).__name__}")
+    whole = "what is one argument as a whole goes into a tuple: example=(it,)"
+    if not isinstance(example, Tensor | tuple | Mapping):
+        given = "a tensor, a tuple of positional arguments or a dict of keyword arguments"
+        raise ValueError(f"an example is {given}, got {type(example).__name__}; {whole}")
+    try:
+        if isinstance(example, Mapping):
+            return model(**example)
+        return model(example) if isinstance(example, Tensor) else model(*example)
+    except Exception as problem:
+        named = f", passed by the names {', '.join(map(str, example))}; {whole}" if isinstance(example, Mapping) else ""
+        problem.add_note(f"autodropout ran the model on its example, to look at it{named}")
+        raise
 
 
 @dataclass(frozen=True)
