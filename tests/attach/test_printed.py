@@ -51,6 +51,33 @@ class TestEmptyPatterns:
         assert str(on_resnet18(live=True)) == str(on_resnet18())
 
 
+class TestAtRest:
+    """Frozen parts do not drop, and the table says so."""
+
+    def test_frozen_normalizations(self) -> None:
+        on = on_resnet18(torch.randn(2, 3, 160, 160))
+        on.model.train()
+        assert "at rest" not in str(on)
+        for module in on.model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        assert str(on).endswith("\nat rest: 19 of 24 sites with a pattern, in modules in eval mode")  # 5 are identities
+        on.model.eval()
+        assert "at rest" not in str(on), "nothing is meant to drop"
+
+    def test_a_frozen_stage(self) -> None:
+        on = on_resnet18(torch.randn(2, 3, 160, 160))
+        on.model.train().layer1.eval()
+        assert str(on).endswith("\nat rest: 6 of 24 sites with a pattern, in modules in eval mode")
+
+    def test_a_frozen_layer_of_a_transformer(self) -> None:
+        model, example = gpt2()
+        on = ad.attach(model, ad.load("ptb-controller"), example=example)
+        model.train()
+        model.transformer.h[0].eval()
+        assert "\nat rest: 8 of 16 sites with a pattern, in modules in eval mode\n" in str(on)
+
+
 class TestOwnDropout:
     def last(self, on: ad.Attachment) -> str:
         return str(on).splitlines()[-1]

@@ -23,7 +23,7 @@ transformers, and everybody's DropPath."""
 def table(on: "Attachment") -> str:
     """One row a site: its name, role, group or layer, shape as traced, what is put there, and the rate in force.
 
-    Then what is not reached, and the dropout that the model brings along.
+    Then what is not reached, what rests although the model trains, and the dropout that the model brings along.
     """
     position = "group" if on.kind == "convnet" else "layer"
     grid = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
@@ -39,7 +39,7 @@ def table(on: "Attachment") -> str:
     out = StringIO()
     Console(file=out, width=1000, color_system=None, markup=False, highlight=False).print(grid)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join(lines + _own_dropout(on.model))
+    return "\n".join(lines + _at_rest(on) + _own_dropout(on.model))
 
 
 def brief(on: "Attachment") -> str:
@@ -68,6 +68,16 @@ def _told(row: "BoundSite") -> str:
     if rule is None:
         return "-"
     return _empty(row) or (str(rule.pattern) if isinstance(rule, ConvRule | SequenceRule) else str(rule))
+
+
+def _at_rest(on: "Attachment") -> list[str]:
+    """A line on frozen parts: drops obey the flag of their own module, and all of them may be in eval mode."""
+    if not on.model.training:
+        return []
+    modules = dict(on.model.named_modules())
+    there = [modules.get(row.name.partition(":")[0]) for row in on.sites if _can_drop(row)]
+    still = sum(module is not None and not module.training for module in there)
+    return [f"at rest: {still} of {len(there)} sites with a pattern, in modules in eval mode"] if still else []
 
 
 def _own_dropout(model: nn.Module) -> list[str]:
