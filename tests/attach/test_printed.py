@@ -107,6 +107,13 @@ class TestOwnDropout:
         on = ad.attach(model, ad.baseline("dropblock"), rate=0.1, example=example)
         assert self.last(on) == "the model's own dropout stays: 7 modules, 0.0143 to 0.1"
 
+    @pytest.mark.parametrize("name", ["efficientnet_b0", "mobilenetv3_small_050", "resnet18", "regnetx_002"])
+    def test_before_the_head_of_timm(self, name: str) -> None:
+        """A function in the first three, a module in the last, which is not counted twice."""
+        model = timm.create_model(name, drop_rate=0.3)
+        on = ad.attach(model, ad.baseline("dropblock"), rate=0.1, example=torch.randn(1, 3, 64, 64))
+        assert self.last(on) == "the model's own dropout stays: 1 module, 0.3"
+
     def test_of_ours(self) -> None:
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), ad.DropLayer(DropBlock(3), 0.5))
         on = ad.attach(model, ad.baseline("dropout"), rate=0.1, example=MAPS)

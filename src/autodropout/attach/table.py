@@ -99,3 +99,7 @@ def _rates(module: nn.Module) -> Iterator[float]:
     for name in ("p",) if isinstance(module, (_DropoutNd, *peers)) else _HELD:
         if isinstance(rate := module.__dict__.get(name), float):
             yield rate
+    # Models of timm drop before their head at this rate: by a function, or by a module, which is seen by itself.
+    rate = module.__dict__.get("drop_rate")
+    if isinstance(rate, float) and all(inner.p != rate for inner in module.modules() if isinstance(inner, _DropoutNd)):
+        yield rate
