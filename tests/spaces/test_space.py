@@ -270,6 +270,7 @@ def test_spaces_are_stored_as_json(space):
     again = space_from_dict(json.loads(json.dumps(space.to_dict())))
     assert again == space
     assert hash(again) == hash(space)
+    assert str(space) == space.describe()
     assert "\n" not in space.describe()
 
 

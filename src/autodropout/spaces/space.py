@@ -117,6 +117,9 @@ class ConvSpace(Record):
             f"convnet space{at}: {counted(len(self.groups), 'group')} ({_sizes(self.groups)}), {_extent(self.tokens)}"
         )
 
+    def __str__(self) -> str:
+        return self.describe()
+
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 
@@ -159,6 +162,9 @@ class TransformerSpace(Record):
 
     def describe(self) -> str:
         return f"transformer space: {len(self.sites)} sites ({', '.join(self.sites)}), {_extent(self.tokens)}"
+
+    def __str__(self) -> str:
+        return self.describe()
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
