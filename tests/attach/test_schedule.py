@@ -1,6 +1,10 @@
 """Rates over training."""
 
+import io
+
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import autodropout as ad
@@ -67,6 +71,16 @@ def test_another_schedules_state_is_refused() -> None:
     assert schedule.state_dict()["step"] == 0
 
 
+def test_numpys_numbers_do_not_get_into_checkpoints() -> None:
+    given = {"rate": np.float32(0.5), "steps": np.int64(4), "start": np.float64(0.25), "until": np.float16(0.5)}
+    state = ad.RateSchedule(Spy(), "linear", **given).state_dict()
+    assert state == {"shape": "linear", "rate": 0.5, "steps": 4, "start": 0.25, "until": 0.5, "step": 0}
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == state
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -74,6 +88,10 @@ def test_another_schedules_state_is_refused() -> None:
         ({"rate": 1.2}, "rate must lie in .* got 1.2"),
         ({"start": -1.0}, "start must lie in .* got -1.0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"rate": "0.3"}, "rate must be a number, got '0.3'"),
+        ({"start": None}, "start must be a number, got None"),
+        ({"until": True}, "until must be a number, got True"),
+        ({"steps": 2.5}, "steps must be a whole number, got 2.5"),
         ({"until": 0.0}, "until must lie in .* got 0.0"),
     ],
 )

@@ -11,9 +11,10 @@
   Underfitting").
 """
 
+from numbers import Real
 from typing import Literal, Protocol, TypedDict, get_args
 
-from autodropout.layers.given import told
+from autodropout.layers.given import is_whole, told
 
 Shape = Literal["constant", "linear", "early", "late"]
 
@@ -54,16 +55,19 @@ class RateSchedule:
             raise TypeError(f"a schedule sets the rate of what ad.attach returned, or of a DropLayer; got {told(on)}")
         if shape not in get_args(Shape):
             raise ValueError(f"shape must be one of {', '.join(get_args(Shape))}, got {shape!r}")
+        rate, start = _number("rate", rate), _number("start", start)
         for name, value in (("rate", rate), ("start", start)):
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {value}")
+        if not is_whole(steps):
+            raise ValueError(f"steps must be a whole number, got {steps!r}")
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
-        until = (1.0 if shape == "linear" else 0.5) if until is None else until
+        until = (1.0 if shape == "linear" else 0.5) if until is None else _number("until", until)
         if not 0.0 < until <= 1.0:
             raise ValueError(f"until must lie in (0, 1], got {until}")
         self._on = on
-        self._state = ScheduleState(shape=shape, rate=rate, steps=steps, start=start, until=until, step=0)
+        self._state = ScheduleState(shape=shape, rate=rate, steps=int(steps), start=start, until=until, step=0)
         on.set_rate(self.rate)
 
     @property
@@ -102,3 +106,10 @@ class RateSchedule:
                 raise ValueError(f"the saved schedule has {key}={state[key]!r}, this one {value!r}")  # type: ignore[literal-required]
         self._state["step"] = int(state["step"])
         self._on.set_rate(self.rate)
+
+
+def _number(name: str, value: object) -> float:
+    """Python's own number, whatever kind was given: `torch.load` refuses a checkpoint with NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)
