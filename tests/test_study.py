@@ -48,6 +48,20 @@ def test_a_proposer_that_lacks_its_package_leaves_no_study(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_a_study_that_has_all_its_trials_says_that_nothing_is_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever changes a child and calls again gets the scores of the old one."""
+
+    def child(policy: ad.Policy, seed: int, report: object) -> float:
+        return 0.5
+
+    for trials, said in ((2, 0), (3, 0), (3, 1)):
+        caplog.clear()
+        ad.search(small_study.SPACE, child, trials, storage=f"sqlite:///{tmp_path}/study.db", proposer="random")
+        assert caplog.text.count(f"has its {trials} trials, nothing is run") == said
+
+
 def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path) -> None:
     """Tokens of a group without a pattern have no effect; a policy of such groups is no policy."""
     space = ad.ConvSpace(groups=((8, 8), (4, 4)))  # on 4 cells a rectangle of any size is empty

@@ -6,6 +6,7 @@
 It stands above the packages because it joins them: a proposer of `controller`; ledger, driver and engine of `search`.
 """
 
+import logging
 import math
 import warnings
 import weakref
@@ -29,6 +30,8 @@ from autodropout.search.records import Failure, StudyInfo, Trial
 from autodropout.search.states import SCORED
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace, Policy, Space, TransformerSpace
+
+log = logging.getLogger("autodropout")
 
 
 def search(
@@ -139,6 +142,9 @@ def search(
             halving=judge,
             watch=watch,
         )
+        if driver.progress.scored >= trials:
+            told = "study %r has its %d trials, nothing is run: ask for more, or take another name for another child"
+            log.warning(told, name, trials)
         with interruptible(driver):
             driver.run()
     return Study(storage, name)

@@ -162,7 +162,7 @@ def test_a_search_says_how_many_children_share_a_gpu(
     assert ad.Study(tiny, "tiny").info.capacity == 6
 
 
-def test_what_a_run_changes_holds_for_the_next(tiny: str, tmp_path: Path) -> None:
+def test_what_a_run_changes_holds_for_the_next(tiny: str, caplog: pytest.LogCaptureFixture) -> None:
     def facts() -> dict[str, object]:
         with Ledger(tiny) as ledger:
             return dict(ledger.read("tiny").info.attributes)
@@ -175,7 +175,8 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, tmp_path: Path) -> Non
     assert wanted("resume", "--trials", "5", "--workers", "1", "--capacity", "3", "--out", "there") == (5, 5)
     assert wanted("status") == (5, 5)
     assert (facts()["workers"], facts()["rung"]) == (1, 4)
-    assert "nothing was left to do" in run("resume", "--storage", tiny).stderr
+    run("resume", "--storage", tiny)
+    assert "study 'tiny' has its 5 trials, nothing is run" in caplog.text
     assert wanted("search", "tiny") == (5, 5)  # the seed, too, is the study's
     assert Path("there/report.html").exists()
     assert wanted("search", "tiny", "--trials", "4") == (5, 4)

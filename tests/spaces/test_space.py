@@ -283,7 +283,7 @@ def test_the_stored_form_and_the_description_are_stable():
     )
     space = TransformerSpace(sites=("attention.key",))
     assert space.to_dict() == {"kind": "transformer", "sites": ["attention.key"]}
-    assert space.describe() == "transformer space: 1 sites (attention.key), 4 tokens, 10^2.2 strings"
+    assert space.describe() == "transformer space: 1 site (attention.key), 4 tokens, 10^2.2 strings"
     many = ConvSpace(groups=tuple((side, side) for side in range(1, 1001)))
     assert many.describe().endswith("8000 tokens, 10^6441.7 strings")  # more digits than a float or str() can take
 

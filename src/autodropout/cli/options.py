@@ -150,6 +150,9 @@ Rate = Annotated[
 RecipeRate = Annotated[
     float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the recipe's when left out.")
 ]
+SearchedRate = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="RATE", help="The drop rate; the search's when left out.")
+]
 Rates = Annotated[str | None, typer.Option(metavar="R,R,...", help="The rates to try; the recipe's when left out.")]
 Seed = Annotated[int, typer.Option(min=0, max=LAST_SEED, metavar="N", help="Of the training.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Trainings of each variant.")]

@@ -214,8 +214,6 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
             typer.echo(f"  {what:<7} {path}")
         if best is not None:
             typer.echo(f"partly luck, as the best of many is; with new seeds: {_command('confirm', name, storage)}")
-    if begun is not None and begun.scored >= plan.trials:
-        typer.echo("nothing was left to do; to extend the study, give it more --trials", err=True)
     if facts["scored"] < plan.trials:  # only Ctrl-C ends a search before
         typer.echo(f"interrupted; {_how_to_go_on(name, storage)}", err=True)
         raise typer.Exit(130)

@@ -161,7 +161,8 @@ class TransformerSpace(Record):
         return TransformerPolicy(sites=dict(zip(self.sites, patterns, strict=True)), provenance=provenance)
 
     def describe(self) -> str:
-        return f"transformer space: {len(self.sites)} sites ({', '.join(self.sites)}), {_extent(self.tokens)}"
+        sites = f"{counted(len(self.sites), 'site')} ({', '.join(self.sites)})"
+        return f"transformer space: {sites}, {_extent(self.tokens)}"
 
     def __str__(self) -> str:
         return self.describe()

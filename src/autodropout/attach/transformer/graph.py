@@ -14,7 +14,7 @@ another tensor.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from autodropout.attach.record import call, quiet
+from autodropout.attach.record import call, quiet, tensors_in
 from autodropout.attach.transformer import interface
 from autodropout.attach.transformer.hooks import Argument, Item
 
@@ -123,7 +123,7 @@ def record(model: nn.Module, example: Any) -> Graph:
     """The dataflow of one eval forward. The model, its statistics and the random states stay as they are."""
     recorder = _Recorder(model)
     with quiet(model), recorder.hooked(), interface.watched(recorder.attention), recorder:
-        for tensor in _tensors(example):
+        for tensor in tensors_in(example):
             recorder.add(Node(None, (), tuple(tensor.shape), 0), tensor)
         call(model, example)
     recorder.graph.close()
@@ -164,7 +164,7 @@ class _Recorder(TorchFunctionMode):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = list(_tensors((args, kwargs)))
+        given = list(tensors_in((args, kwargs)))
         inputs = tuple(self.node_of[tensor] for tensor in given if tensor in self.node_of)
         output = func(*args, **kwargs)
         if isinstance(output, Tensor) and output in self.node_of and func not in IN_PLACE:
@@ -172,8 +172,9 @@ class _Recorder(TorchFunctionMode):
         inside = self.running[-1] if self.running else 0
         weighted = func in CONTRACT and any(tensor.dim() == 2 and self.is_constant(tensor) for tensor in given)
         if not inputs or all(node in self.constant for node in inputs):
-            self.constant.update(range(len(self.graph.nodes), len(self.graph.nodes) + sum(1 for _ in _tensors(output))))
-        for number, tensor in enumerate(_tensors(output)):
+            first = len(self.graph.nodes)
+            self.constant.update(range(first, first + sum(1 for _ in tensors_in(output))))
+        for number, tensor in enumerate(tensors_in(output)):
             move = _Move(func, args, kwargs, number) if func in RESHAPE and len(inputs) == 1 else None
             self.add(Node(func, inputs, tuple(tensor.shape), inside, weighted, move), tensor)
         return output
@@ -243,7 +244,7 @@ class _Move:
         self.args = tuple(arg for arg in args if not isinstance(arg, Tensor))
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        return list(_tensors(self.function(tensor, *self.args, **self.kwargs)))[self.item]
+        return list(tensors_in(self.function(tensor, *self.args, **self.kwargs)))[self.item]
 
 
 def _arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Argument, Tensor]]:
@@ -258,15 +259,3 @@ def _arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     for name, value in kwargs.items():
         if isinstance(value, Tensor):
             yield Argument(names.index(name) if name in names else None, name), value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists and mappings."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
