@@ -109,24 +109,26 @@ def compare(
             if row is not None:
                 keep(row)
         left = [job for job in jobs if (job.variant.name, job.seed) not in rows]
-        for crowd in _crowds(training, left, together):
-            for row in _at_once(training, crowd, run) if len(crowd) > 1 else [_alone(training, crowd[0], run)]:
+        many, alone = _divided(training, left, together)
+        for first in range(0, len(many), together):
+            for row in _at_once(training, many[first : first + together], run):
                 keep(row)
+        for job in alone:
+            keep(_alone(training, job, run))
     if rows and all(row.scores is None for row in rows.values()):
         raise FloatingPointError(f"all have diverged: {', '.join(names)}; they are tried again once {folder} is gone")
     return [rows[job.variant.name, job.seed] for job in jobs]
 
 
-def _crowds(training: Training, jobs: Sequence[_Job], together: int) -> list[list[_Job]]:
-    """Jobs that are trained at once; alone those that cannot be."""
+def _divided(training: Training, jobs: Sequence[_Job], together: int) -> tuple[list[_Job], list[_Job]]:
+    """Jobs that can be trained at once, be it one that is left over; and those that cannot."""
     possible = together > 1 and getattr(training, "crowds", False)
     many: list[_Job] = []
     alone: list[_Job] = []
     for job in jobs:
         crowded = possible and training.crowded(job.variant.regularizer)  # type: ignore[attr-defined]
         (many if crowded else alone).append(job)
-    crowds = [many[first : first + together] for first in range(0, len(many), together)]
-    return crowds + [[job] for job in alone]
+    return many, alone
 
 
 def _finished(job: _Job, run: Run) -> Row | None:
@@ -157,7 +159,7 @@ def _alone(training: Training, job: _Job, run: Run) -> Row:
 
 def _at_once(training: Training, jobs: Sequence[_Job], run: Run) -> list[Row]:
     """One crowd. All of its scores are kept before anybody is told of one."""
-    crowd: CrowdTraining = training  # type: ignore[assignment]  # `_crowds` has asked
+    crowd: CrowdTraining = training  # type: ignore[assignment]  # `_divided` has asked
     rates, seeds = [job.variant.rate for job in jobs], [job.seed for job in jobs]
     found = fit_at_once(crowd, [job.variant.regularizer for job in jobs], rates, seeds, run)
     return [_scored(job, scores) for job, scores in zip(jobs, found, strict=True)]
