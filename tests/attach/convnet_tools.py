@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from autodropout.attach.convnet.normalizations import NORMALIZING
+from autodropout.attach.convnet.normalizations import LAYER_NORMALIZING, NORMALIZING, PERMUTATIONS
 from autodropout.attach.convnet.places import IdentityShortcut
 from autodropout.attach.convnet.residual import SUMS
 from autodropout.attach.hooks import remove_all
@@ -71,8 +71,10 @@ class Ledger(TorchFunctionMode):
         """The functions that made a tensor from this one."""
         return [f for f, read, made in self.rows if isinstance(made, Tensor) and any(one is tensor for one in read)]
 
-    def maker(self, tensor: Tensor) -> Any:
-        return next(f for f, _, made in self.rows if made is tensor)
+    def normalizer(self, tensor: Tensor) -> Any:
+        """The function that made a tensor, but for the order of its axes."""
+        function, read = next((f, read) for f, read, made in self.rows if made is tensor)
+        return self.normalizer(read[0]) if function in PERMUTATIONS else function
 
 
 def check_training_pass(model: nn.Module, example: Tensor, finding: Finding) -> None:
@@ -92,7 +94,7 @@ def check_training_pass(model: nn.Module, example: Tensor, finding: Finding) -> 
         for h, given in rule.seen:
             assert h.shape[1:] == site.shape[1:], site
             if site.role != Role.IDENTITY:
-                assert ledger.maker(h) in NORMALIZING, site
+                assert ledger.normalizer(h) in NORMALIZING | LAYER_NORMALIZING, site
                 assert [f for f in ledger.readers(h) if f is not Tensor.clone] == [], site
             else:
                 assert set(ledger.readers(given)) <= SUMS, site

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import resnet18, resnet50
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import autodropout as ad
 from autodropout.layers import DropBlock, Dropout, StochasticDepth
@@ -159,6 +160,11 @@ class TestBaselines:
 
 
 class TestRefused:
+    def test_stochastic_depth_where_zeros_would_not_stay_zeros(self) -> None:
+        model = ConvNeXt([CNBlockConfig(8, None, 2)], num_classes=2)
+        with pytest.raises(ValueError, match="'stochastic_depth' goes to branch end, which this model lacks"):
+            ad.attach(model, ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
+
     def test_a_policy_for_another_kind_of_model(self, four_groups: ad.ConvSpace) -> None:
         on_convnet = r" cannot go on a ConvNet, which this model is: no site of a Transformer"
         with pytest.raises(ad.NoSites, match=f"^a Transformer policy{on_convnet}"):

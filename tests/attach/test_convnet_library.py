@@ -72,6 +72,9 @@ def test_resnet50_at_the_papers_resolution():
         ("timm/darknetaa53", 51, 0, 23, 5, ["stem.conv1.bn"]),  # stem and body are containers of one type, side by side
         ("timm/hgnetv2_b0", 37, 0, 0, 4, [f"stem.stem{n}.bn" for n in ("1", "2a", "2b", "3", "4")]),  # skips come late
         ("timm/xception41", 78, 4, 8, 5, ["stem.0.bn", "stem.1.bn"]),
+        ("convnext_tiny", 18, 0, 18, 4, []),  # layer normalizations: those of blocks alone
+        ("timm/convnext_atto", 12, 0, 12, 4, []),
+        ("timm/convnextv2_atto", 12, 0, 12, 4, []),
     ],
 )
 def test_library_models(name: str, main: int, shortcut: int, identity: int, groups: int, stem: list[str]):
@@ -116,7 +119,17 @@ def test_finding_leaves_the_model_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", ["vit_b_16", "convnext_tiny"])
+def test_layer_normalizations_of_either_layout():
+    theirs = find(library_model("convnext_tiny"), pictures(64)).sites
+    assert theirs[0].place == ModuleOutput("features.1.0.block.2", channels_last=True)
+    assert theirs[0].shape == (2, 96, 16, 16)
+    permuting = find(library_model("timm/convnext_atto"), pictures(64)).sites[0]
+    assert permuting.place == ModuleOutput("stages.0.blocks.0.norm")
+    assert permuting.shape == (2, 40, 16, 16)
+    assert not any(site.ends_block for site in theirs), "behind them a sample of zeros does not stay zeros"
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "swin_t", "squeezenet1_1"])
 def test_a_model_without_sites_is_refused(name: str):
     with pytest.raises(NoSites, match=r"looked for batch, instance or group normalizations.*Conv2d") as told:
         find(library_model(name), pictures(224, batch=1) if name == "vit_b_16" else pictures(64))

@@ -25,7 +25,10 @@ from autodropout.attach.convnet.find import find
 from autodropout.attach.convnet.places import IdentityShortcut
 from autodropout.attach.hooks import KEY, remove_all
 from autodropout.attach.sites import Role, Site
+from autodropout.layers import ConvRule
 from autodropout.layers.drop import Drop
+from autodropout.spaces import ConvPattern
+from autodropout.spaces.patterns import CONV_TOKENS
 
 
 class AddsInPlace(nn.Module):
@@ -298,6 +301,21 @@ def test_one_shortcut_takes_one_drop():
         place.put(block, Drop(Times(0.0), 0.5, 1))
 
 
+def test_a_mask_of_rows_and_columns_where_channels_come_last():
+    model = library_model("convnext_tiny").train()
+    site = next(site for site in find(model, pictures(64)).sites if site.role == Role.MAIN)
+    pattern = dict(zip([token.name for token in CONV_TOKENS], (2, 1, 2, True, False, 0, 0.0, 0.0), strict=True))
+    norm, given = model.get_submodule(site.name), torch.randn(16, 16, 16, 96)
+    bare = norm(given)
+    with attached(model, (site,), [ConvRule(ConvPattern.model_validate(pattern), (16, 16))]):
+        masked = norm(given)
+    kept = masked != 0  # (N, H, W, C)
+    assert torch.equal(kept, kept[..., :1].expand_as(kept)), "one mask for all channels"
+    assert 0 < kept.float().mean() < 1
+    torch.testing.assert_close(masked, bare * kept * kept.numel() / kept.sum())
+    assert masked.is_contiguous(), "its axes are in the order in which they lie in memory"
+
+
 # ---- on the libraries' models, by tensor identity
 
 MUST = [
@@ -315,6 +333,8 @@ MUST = [
     "timm/resnet50d",
     "timm/efficientnet_b0",
     "timm/rexnet_100",
+    "convnext_tiny",
+    "timm/convnext_atto",
 ]
 
 # fmt: off

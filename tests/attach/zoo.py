@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torchvision
 from torch import nn
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import autodropout as ad
 
@@ -40,6 +41,14 @@ def resnet18() -> Case:
     return Case("resnet18", model, example, everywhere(model, example))
 
 
+def convnext() -> Case:
+    """Its tensors are (N, H, W, C) where they are normalized."""
+    sizes = [CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 2)]
+    model = ConvNeXt(sizes, num_classes=5)
+    example = torch.randn(2, 3, 80, 80)
+    return Case("convnext", model, example, everywhere(model, example))
+
+
 def encoder() -> Case:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
     model = nn.TransformerEncoder(layer, 2)
@@ -59,4 +68,4 @@ def bert() -> Case:
     return Case("bert", model, example, everywhere(model, example))
 
 
-MAKERS = {"resnet18": resnet18, "encoder": encoder, "bert": bert}
+MAKERS = {"resnet18": resnet18, "convnext": convnext, "encoder": encoder, "bert": bert}

@@ -30,14 +30,19 @@ def on_output(module: nn.Module, args: Any, output: Any) -> Any:
     return module.__dict__[KEY]["output"](output) if module.training else None
 
 
+def on_channels_last_output(module: nn.Module, args: Any, output: Any) -> Any:
+    """The same, of a module whose output is (N, H, W, C): to the drop it is (N, C, H, W), and no value moves."""
+    return module.__dict__[KEY]["output"](output.permute(0, 3, 1, 2)).permute(0, 2, 3, 1) if module.training else None
+
+
 def on_input(module: nn.Module, args: Any) -> Any:
     """Forward pre-hook: the module's first positional argument under the drop in slot "input"."""
     return (module.__dict__[KEY]["input"](args[0]), *args[1:]) if module.training else None
 
 
-def put_on_output(module: nn.Module, drop: Drop) -> None:
+def put_on_output(module: nn.Module, drop: Drop, *, channels_last: bool = False) -> None:
     _fill(module, "output", drop)
-    module.register_forward_hook(on_output)
+    module.register_forward_hook(on_channels_last_output if channels_last else on_output)
 
 
 def put_on_input(module: nn.Module, drop: Drop) -> None:

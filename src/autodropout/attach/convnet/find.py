@@ -4,6 +4,7 @@ Departures from the paper:
 1. Identity shortcuts are sites too, under the token `residual`; the paper speaks of shortcut branches, not of which.
 2. The paper does not speak of the stem; we leave it alone unless asked. A stage whose blocks happen to have no skip, as
    EfficientNet's first, is no stem.
+3. Layer normalizations of ConvNeXt's kind are sites, too; the paper knows no such ConvNets.
 """
 
 from collections import Counter
@@ -12,7 +13,11 @@ from typing import Any
 
 from torch import nn
 
-from autodropout.attach.convnet.normalizations import Normalization, find_normalizations
+from autodropout.attach.convnet.normalizations import (
+    Normalization,
+    find_layer_normalizations,
+    find_normalizations,
+)
 from autodropout.attach.convnet.places import IdentityShortcut
 from autodropout.attach.convnet.residual import Residual, find_residuals
 from autodropout.attach.convnet.shortcuts import place_on_shortcut
@@ -46,11 +51,13 @@ def find(model: nn.Module, example: Any, stem: bool = False) -> Finding:
     norms, unreached = find_normalizations(graph, model)
     if not stem:
         norms = _without_stem(norms, residuals, graph, model)
+    norms = sorted(norms + find_layer_normalizations(graph, model, residuals), key=lambda norm: norm.node)
     if not norms:
         kinds = ", ".join(sorted({type(model.get_submodule(call.path)).__name__ for call in graph.calls}))
         raise NoSites(
             "no site of a ConvNet: looked for batch, instance or group normalizations with an output of shape "
-            f"(N, C, H, W), and saw modules of these types run: {kinds}."
+            "(N, C, H, W), and for layer normalizations in residual blocks of convolutions; saw modules of these types "
+            f"run: {kinds}."
         )
     shortcuts, unplaced = _shortcut_sites(graph, residuals, norms)
     found = sorted(_normalization_sites(graph, residuals, norms) + shortcuts, key=lambda one: one.turn)
@@ -82,7 +89,7 @@ def _normalization_sites(graph: Graph, residuals: list[Residual], norms: list[No
         found.append(_Found(norm.node, size, Site(norm.path, role, norm.shape, norm.place, block=path)))
     for residual in residuals:
         branch = [n for n, one in enumerate(found) if one.site.role == Role.MAIN and residual.main >> one.turn & 1]
-        if branch:
+        if branch and norms[branch[-1]].zeros_stay:
             last = found[branch[-1]]
             found[branch[-1]] = replace(last, site=replace(last.site, ends_block=True))
     return found

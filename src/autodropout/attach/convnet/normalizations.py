@@ -2,6 +2,10 @@
 
 Most only normalize: the place is the module's output. Some carry their activation (timm's fuse the two): the place is
 then the input of the child they call on the normalized tensor, between normalization and activation.
+
+Layer normalizations are Transformers' as well, which may have images of (N, H, W, C), too. They are a ConvNet's where
+they lie in a residual block of convolutions without attention, as ConvNeXt's do: of (N, H, W, C), or between two
+permutations.
 """
 
 from collections import Counter
@@ -13,13 +17,16 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from autodropout.attach.convnet.places import ModuleInput, ModuleOutput
-from autodropout.attach.convnet.residual import Function, ancestors
+from autodropout.attach.convnet.residual import Function, Residual, ancestors
 from autodropout.attach.record import Call, Graph
 
 NORMALIZATIONS = (_NormBase, nn.GroupNorm)  # batch (synchronized too) and instance normalization; group normalization
 NORMALIZING: frozenset[Function] = frozenset(
     {F.batch_norm, F.instance_norm, F.group_norm, torch.batch_norm, torch.instance_norm, torch.group_norm}
 )
+LAYER_NORMALIZING: frozenset[Function] = frozenset({F.layer_norm, torch.layer_norm})
+PERMUTATIONS: frozenset[Function | None] = frozenset({Tensor.permute, torch.permute})
+ATTENTION: frozenset[Function] = frozenset({F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax})
 HARMLESS: frozenset[Function | None] = frozenset(  # may follow: no activation. None: a module handed its input through
     {None, Tensor.to, Tensor.type, Tensor.type_as, Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.contiguous}
 )
@@ -32,8 +39,9 @@ class Normalization:
 
     path: str
     node: int  # the normalized tensor
-    shape: tuple[int, ...]  # (N, C, H, W)
+    shape: tuple[int, ...]  # (N, C, H, W), whatever the order of its axes
     place: ModuleInput | ModuleOutput
+    zeros_stay: bool = True  # whether what it drops for a whole sample is zero at the block's sum
 
 
 def find_normalizations(graph: Graph, model: nn.Module) -> tuple[list[Normalization], list[str]]:
@@ -55,6 +63,32 @@ def find_normalizations(graph: Graph, model: nn.Module) -> tuple[list[Normalizat
         else:
             found[call.path] = Normalization(call.path, node, shape, place)
     return sorted(found.values(), key=lambda norm: norm.node), list(dict.fromkeys(unreached))
+
+
+def find_layer_normalizations(graph: Graph, model: nn.Module, residuals: list[Residual]) -> list[Normalization]:
+    """Those of 4-D tensors in residual blocks, in forward order; without any in gates, or with an activation inside."""
+    gated = _gated(graph)
+    attending = sum(1 << number for number, node in enumerate(graph.nodes) if node.function in ATTENTION)
+    found: dict[str, Normalization] = {}
+    for call in graph.calls:
+        node = call.output
+        if call.path in found or node is None or not isinstance(model.get_submodule(call.path), nn.LayerNorm):
+            continue
+        block = next((one for one in residuals if (one.main | one.shortcut) >> node & 1), None)
+        shape = graph.nodes[node].shape
+        if block is None or block.main & attending or len(shape) != 4 or gated >> node & 1:
+            continue
+        permuted = graph.nodes[node].function in PERMUTATIONS
+        normalized = graph.nodes[node].inputs[0] if permuted else node
+        if graph.nodes[normalized].function not in LAYER_NORMALIZING:
+            continue
+        if not permuted:
+            shape = (shape[0], shape[3], shape[1], shape[2])
+        if shape[2:] == graph.nodes[block.total].shape[2:]:  # else these are no rows and columns of the block's map
+            place = ModuleOutput(call.path, channels_last=not permuted)
+            # Behind it come linear layers with biases: no site for stochastic depth.
+            found[call.path] = Normalization(call.path, node, shape, place, zeros_stay=False)
+    return list(found.values())
 
 
 def _behind(graph: Graph, index: int, node: int, runs: Counter[str]) -> ModuleInput | ModuleOutput | None:

@@ -25,9 +25,10 @@ class ModuleOutput:
     """After a module: a normalization, or the last module of a shortcut."""
 
     path: str
+    channels_last: bool = False  # its output is (N, H, W, C)
 
     def put(self, model: nn.Module, drop: Drop) -> None:
-        put_on_output(model.get_submodule(self.path), drop)
+        put_on_output(model.get_submodule(self.path), drop, channels_last=self.channels_last)
 
 
 @dataclass(frozen=True)
