@@ -159,6 +159,18 @@ class TestBaselines:
         assert roles == ["attention.probabilities", "attention.output", "feedforward.hidden", "feedforward.output"]
 
 
+def test_a_policy_that_comes_to_nothing_on_small_maps_says_so() -> None:
+    model, large, small = resnet18(), torch.randn(1, 3, 160, 160), torch.randn(1, 3, 64, 64)
+    nothing = ad.space(model, large).decode((0,) * 32)
+    third = ad.space(model, large).decode((0,) * 16 + (2, 0, 1, 0, 0, 0, 0, 0) + (0,) * 8)  # of 10x10 cells; 4x4 here
+    with pytest.warns(UserWarning, match="drops nothing here: on maps this small its rectangles have no cells"):
+        on = ad.attach(model, third, rate=0.1, example=small)
+    assert "0 of" in repr(on)
+    on.detach()
+    for policy, example in ((third, large), (nothing, small)):  # warnings are errors: one acts, one was never meant to
+        ad.attach(model, policy, rate=0.1, example=example).detach()
+
+
 class TestRefused:
     def test_stochastic_depth_where_zeros_would_not_stay_zeros(self) -> None:
         model = ConvNeXt([CNBlockConfig(8, None, 2)], num_classes=2)

@@ -6,6 +6,7 @@ Rates follow the paper's appendix: linear over depth for ConvNets, the last site
 shortcut at the rate of its block's last site; constant for Transformers.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from autodropout.attach.hooks import KEY, remove_all, store
 from autodropout.attach.kinds import Kind, discover, discover_for
 from autodropout.attach.record import tensors_in
 from autodropout.attach.sites import Finding, Site
-from autodropout.attach.table import brief, table
+from autodropout.attach.table import brief, can_drop, table
 from autodropout.attach.together import Together
 from autodropout.layers import Baseline, Drop, Rule
 from autodropout.layers.drop import is_channels_last
@@ -242,6 +243,8 @@ def attach(
     store(model)["attachment"] = on
     watch(model)
     forget_compiled()
+    if not isinstance(policy, Baseline) and not policy.drops_nothing and not any(map(can_drop, bound)):
+        warnings.warn("the policy drops nothing here: on maps this small its rectangles have no cells", stacklevel=2)
     return on
 
 

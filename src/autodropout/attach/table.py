@@ -33,7 +33,7 @@ def table(on: "Attachment") -> str:
     for row in on.sites:
         number = row.site.group if on.kind == "convnet" else row.site.layer
         shape = "x".join(map(str, row.shape))
-        grid.add_row(row.name, row.role, str(number), shape, _told(row), f"{row.rate:.3f}" if _can_drop(row) else "")
+        grid.add_row(row.name, row.role, str(number), shape, _told(row), f"{row.rate:.3f}" if can_drop(row) else "")
     for reason in on.unreached:
         grid.add_row("not reached", "", "", "", reason, "")
     out = StringIO()
@@ -45,11 +45,11 @@ def table(on: "Attachment") -> str:
 def brief(on: "Attachment") -> str:
     """An attachment in one line."""
     what = f"the baseline {on.policy.name!r}" if isinstance(on.policy, Baseline) else f"a {on.kind} policy"
-    place = f"{sum(map(_can_drop, on.sites))} of {len(on.sites)} sites, rate {on.rate:g}{', live' if on.live else ''}"
+    place = f"{sum(map(can_drop, on.sites))} of {len(on.sites)} sites, rate {on.rate:g}{', live' if on.live else ''}"
     return f"Attachment of {what} on {type(on.model).__name__}: {'detached' if on.detached else place}"
 
 
-def _can_drop(row: "BoundSite") -> bool:
+def can_drop(row: "BoundSite") -> bool:
     """Whether what is put here has anything to drop, at whatever rate."""
     return row.rule is not None and _empty(row) is None
 
@@ -75,7 +75,7 @@ def _at_rest(on: "Attachment") -> list[str]:
     if not on.model.training:
         return []
     modules = dict(on.model.named_modules())
-    there = [modules.get(row.name.partition(":")[0]) for row in on.sites if _can_drop(row)]
+    there = [modules.get(row.name.partition(":")[0]) for row in on.sites if can_drop(row)]
     still = sum(module is not None and not module.training for module in there)
     return [f"at rest: {still} of {len(there)} sites with a pattern, in modules in eval mode"] if still else []
 
