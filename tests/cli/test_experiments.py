@@ -115,8 +115,8 @@ def test_a_crowd_that_is_interrupted_says_what_is_kept(monkeypatch: pytest.Monke
 def test_how_many_are_trained_at_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for; what cannot be trained so, as here, is trained one by one."""
     asked: list[int] = []
-    crowds = comparison._crowds
-    monkeypatch.setattr(comparison, "_crowds", lambda *given: asked.append(given[-1]) or crowds(*given))
+    compare = comparison.compare
+    monkeypatch.setattr(comparison, "compare", lambda *given: asked.append(given[-1]) or compare(*given))
     alone = json.loads(ok(command, "tiny", "--policy", "policy.json", "--json", "--out", "alone"))["rows"]
     at_once = json.loads(ok(command, "tiny", "--policy", "policy.json", "--json", "--together", "3"))["rows"]
     assert at_once == alone
