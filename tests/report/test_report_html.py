@@ -46,7 +46,9 @@ def read(text: str) -> Page:
 def test_a_policy_is_the_file_that_the_study_would_save(tmp_path: Path) -> None:
     write_study(url(tmp_path), [scored(0.5), scored(0.7)], attributes={"drop_rate": 0.2})
     study = ad.Study(url(tmp_path), "made")
-    assert study.best.policy.to_json() in read(report_html(study.reader)).text
+    text = report_html(study.reader)
+    assert study.best.policy.to_json() in read(text).text
+    assert "<b>0.6</b><span>median score</span>" in text, "what the best is to be held against"
 
 
 def test_a_real_study(storage: str, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
     wanted = info.attributes.get("trials")
     numbers = {
         "best score": "-" if best is None else f"{best.value:.6g}",
+        "median score": f"{np.median(history.values[history.own]):.6g}" if history.own.any() else "-",
         "scored trials": f"{scored:,} of {wanted:,}" if isinstance(wanted, int) and wanted >= scored else f"{scored:,}",
         "waiting or running": f"{history.count(*PENDING):,}",
         "failed": f"{history.count(State.FAILED):,}",
