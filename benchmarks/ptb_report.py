@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from autodropout.tables import Journal
+from autodropout.tables.statistics import seed_spread
 from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
@@ -56,6 +57,20 @@ def cost(journals: Mapping[str, Path]) -> Iterator[str]:
     if crowded:
         yield "Where jobs shared it, each is counted as if it had had it alone: it took less, at most so much."
     yield ""
+
+
+def twice(journals: Mapping[str, Path]) -> Iterator[str]:
+    """What a seed does not fix: children that were trained more than once with one, in whatever crowds."""
+    runs: dict[tuple[object, ...], list[float]] = {}
+    for entry in (entry for path in journals.values() if path.exists() for entry in Journal(path).entries):
+        trial = entry.trial
+        if trial.value is not None:
+            child = (trial.tokens, trial.rate, trial.seed, trial.training, trial.steps)
+            runs.setdefault(child, []).append(perplexity(trial.value))
+    if repeated := [values for values in runs.values() if len(values) > 1]:
+        deviation = seed_spread(repeated).deviation
+        yield f"{len(repeated)} children were trained twice with one seed: perplexities deviate by {deviation:.2f}."
+        yield ""
 
 
 def searches(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -220,7 +235,7 @@ def main() -> None:
     for stage, (title, told) in STAGES.items():
         lines += [f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN)]
     lines += ["### Searches replayed on the table of trials", "", *simulated(args.simulated)]
-    lines += ["### What was run, and what it cost", "", *cost(journals)]
+    lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
     args.docs.mkdir(parents=True, exist_ok=True)
     target = args.docs / "results.md"
     target.write_text(page(target.read_text() if target.exists() else "", lines))
