@@ -2,12 +2,11 @@
 
 import math
 import os
-from numbers import Real
 
 from torch import nn
 
 from autodropout.layers import BASELINES, Baseline
-from autodropout.layers.given import told
+from autodropout.layers.given import is_number, told
 from autodropout.spaces import ConvPolicy, Policy, TransformerPolicy
 
 
@@ -43,7 +42,7 @@ def choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
 
 def checked_rate(rate: object) -> float:
     """A rate as Python's own number; NumPy's, of a grid or a schedule, are welcome."""
-    number = float(rate) if not isinstance(rate, bool) and isinstance(rate, Real) else math.nan
+    number = float(rate) if is_number(rate) else math.nan
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
     return number

@@ -11,10 +11,9 @@
   Underfitting").
 """
 
-from numbers import Real
 from typing import Literal, Protocol, TypedDict, get_args
 
-from autodropout.layers.given import is_whole, told
+from autodropout.layers.given import is_number, is_whole, told
 
 Shape = Literal["constant", "linear", "early", "late"]
 
@@ -110,6 +109,6 @@ class RateSchedule:
 
 def _number(name: str, value: object) -> float:
     """Python's own number, whatever kind was given: `torch.load` refuses a checkpoint with NumPy's."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not is_number(value):
         raise ValueError(f"{name} must be a number, got {value!r}")
     return float(value)

@@ -1,7 +1,8 @@
 """What a user gave, as checks and error messages see it."""
 
 import os
-from numbers import Integral
+from numbers import Integral, Real
+from typing import TypeGuard
 
 from autodropout.spaces.records import show
 
@@ -19,3 +20,8 @@ def told(value: object) -> str:
 def is_whole(value: object) -> bool:
     """Whether this is an integer, NumPy's included; a bool is none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[Real]:
+    """Whether this is a real number, NumPy's included; a bool is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
