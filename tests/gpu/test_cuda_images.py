@@ -74,6 +74,7 @@ def launches(training: ImageTraining) -> Counter[str]:
     return Counter(name for name in names if name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch")))
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # torch 2.11, of its own default
 @pytest.mark.parametrize(
     "dear",
     [

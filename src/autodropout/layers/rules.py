@@ -28,6 +28,7 @@ from autodropout.patterns.bits import (
 from autodropout.patterns.caching import cache_on_cpu
 from autodropout.patterns.conv import Tiling, conv_mask
 from autodropout.patterns.sequence import Runs, bernoulli, sequence_mask
+from autodropout.patterns.whole_rows import fuses_rows
 from autodropout.spaces import ConvPattern, SequencePattern
 
 
@@ -85,7 +86,7 @@ class SequenceRule(PatternRule):
         return made
 
     def put(self, h: Tensor, bits: Tensor, kept: Tensor, site: int = 0, scale: Tensor | None = None) -> Tensor:
-        if _by_kernel(h):
+        if _by_kernel(h) or (on_gpu(h) and not fuses_rows()):
             masked: Tensor = put_on(h, bits, kept, False)
             return masked
         return _rescaled(h, sequence_dropped(bits, h.shape[-1], site), kept, scale)

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from autodropout.attach import RateSchedule, attach
 from autodropout.data import Labelled, Splits
 from autodropout.layers import Baseline
+from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.spaces import Policy
 from autodropout.training.augment import Augment, Mix
 from autodropout.training.ema import checked_decay, share
@@ -83,7 +84,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         aside=aside,
         look=training.look(training.resolution).to(where),
         nothing=None if space is None else space.decode((0,) * len(space.tokens)),
-        loss=torch.compile(training.loss) if run.compile else training.loss,
+        loss=in_whole_rows(torch.compile(training.loss)) if run.compile else training.loss,
         noise=torch.compile(noise_at) if run.compile else noise_at,
         follow=torch.compile(follow) if run.compile else follow,
         learning_rates=torch.tensor(rates, device=where),

@@ -42,6 +42,7 @@ from autodropout.attach import attach
 from autodropout.layers import Drop
 from autodropout.models.transformer_xl import initialize
 from autodropout.patterns.bits import sequence_tokens
+from autodropout.patterns.whole_rows import whole_rows
 from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
 from autodropout.training.children import check_crowd, goes_on, rates_of
 from autodropout.training.fusing import fuse_attention
@@ -163,8 +164,8 @@ class Crowd:
             self._total = torch.zeros(children, dtype=torch.float64, device=where)  # nats
             self._remembered: dict[int, Tensor] = {}  # by its length
             self._readers: dict[tuple[str, bool, int], Work] = {}
-            self.train_step = self.lane.capture(self._train)
-            self.average = self.lane.capture(self._average)
+            self.train_step = self._captured(self._train)
+            self.average = self._captured(self._average)
 
     def prepare(self) -> bool:
         """Compile and capture also what reads the validation text; False where that was done before."""
@@ -259,9 +260,14 @@ class Crowd:
                 self._remembered[length] = torch.zeros(shape, device=self.run.where)
         for before, after in pairwise(lengths):
             if (text, averaged, before) not in self._readers:
-                read = self.lane.capture(partial(self._read, text, averaged, before, after))
+                read = self._captured(partial(self._read, text, averaged, before, after))
                 self._readers[text, averaged, before] = read
         return [self._readers[text, averaged, before] for before in lengths[:-1]]
+
+    def _captured(self, work: Work) -> Work:
+        """And compiled, before that."""
+        with whole_rows():
+            return self.lane.capture(work)
 
     def _train(self) -> None:
         """One step of all children. All of it is captured."""

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from autodropout.layers import Baseline
+from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.spaces import Policy
 from autodropout.training.distributed import local_rank, parallel, world
 
@@ -104,7 +105,7 @@ class Run:
         wrapped = parallel(model.to(self.where), self.where)
         if not self.compile:
             return wrapped
-        return torch.compile(wrapped, mode=self._mode if fixed_shapes else None)
+        return in_whole_rows(torch.compile(wrapped, mode=self._mode if fixed_shapes else None))
 
     @property
     def whole(self) -> bool:
@@ -117,7 +118,7 @@ class Run:
         On a GPU its forward is then one CUDA graph and its backward another, whatever happens in them; results are
         overwritten as those of `wrap`.
         """
-        return torch.compile(compute, mode=self._mode, dynamic=False) if self.whole else compute
+        return in_whole_rows(torch.compile(compute, mode=self._mode, dynamic=False)) if self.whole else compute
 
     @property
     def _mode(self) -> str | None:
