@@ -12,6 +12,7 @@ import time
 import ptb_finalists
 import ptb_finer
 import ptb_honest
+import ptb_mended
 import ptb_proxy
 import ptb_retuned
 import ptb_search
@@ -24,6 +25,7 @@ STAGES = {
     "honest": ptb_honest.main,
     "finer": ptb_finer.main,
     "retuned": ptb_retuned.main,
+    "mended": ptb_mended.main,
     "transfer": ptb_transfer.main,
 }
 

@@ -19,6 +19,8 @@ NAMES = {
     "word_dropout": "Word Dropout",
 }
 
+METRIC = "test perplexity"
+
 Record = dict[str, Any]
 """A JSON file of the study."""
 
@@ -55,7 +57,7 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 
 def draw_honest(record: Record, axes: Axes) -> None:
     """Every final training a dot, their mean a bar; the best on top."""
-    rows = sorted(record["tables"]["test perplexity, from none"], key=lambda row: -row["mean"])
+    rows = sorted(record["rows"], key=lambda row: -row["mean"])
     for place, row in enumerate(rows):
         color = COLORS.get(row["method"].partition(",")[0], OTHER)
         axes.plot(row["values"], [place] * len(row["values"]), "o", color=color, alpha=0.4, markersize=4)
@@ -75,13 +77,22 @@ def _label(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, told))
 
 
+def finest(honest: Record, retuned: Record | None) -> Record:
+    """Test perplexities of the final table; of what was tuned more finely afterwards, those of then."""
+    later = next(table for name, table in retuned["tables"].items() if name.startswith(METRIC)) if retuned else []
+    rows = {row["method"]: row for row in (*honest["tables"][f"{METRIC}, from none"], *later)}
+    return {"rows": list(rows.values())}
+
+
 DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}
 
 
 def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
     """Of the first search, which the final table is of, and of that table, where they were run."""
+    retuned = next(iter(found["retuned"].values()), None)
     for stage, drawings in DRAWINGS.items():
-        for record in list(found[stage].values())[:1]:
+        for given in list(found[stage].values())[:1]:
+            record = finest(given, retuned) if stage == "honest" else given
             figure = Figure(figsize=(6 + 2 * len(drawings), 4.2), layout="constrained")
             for draw, axes in zip(drawings, figure.subplots(1, len(drawings), squeeze=False)[0], strict=True):
                 draw(record, axes)

@@ -17,7 +17,7 @@ from autodropout.tables.statistics import seed_spread
 from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
-from ptb_report_tables import final, finer, honest, retuned, translated
+from ptb_report_tables import final, finer, honest, mended, retuned, translated
 from ptb_study import perplexity
 from ptb_table import UNIT
 from recording import averaged, decimals, markdown, named
@@ -208,6 +208,7 @@ STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] 
     "honest": ("The final table", honest),
     "finer": ("Rates and lengths between", finer),
     "retuned": ("The final table, tuned more finely", retuned),
+    "mended": ("Did the race of the kernels matter?", mended),
     "transfer": ("The same policies on WikiText-2", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),
     "search": ("The controller against random search", searches),

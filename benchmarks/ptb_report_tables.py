@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_figures import Record
+from ptb_honest import LEVEL
 from recording import markdown
 
 
@@ -22,6 +23,18 @@ def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
             yield from _compared(record, metric)
         yield from map(_claim, record["claims"])
         yield ""
+
+
+def mended(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        rows = []
+        for name, (raced, *others) in record["tables"].items():
+            for row in others if name.endswith("with the race") else ():
+                told = (f"{_mean(one)} ({len(one['values'])})" for one in (raced, row))
+                rows.append((row["method"], *told, _difference(row["method"], raced["method"], [raced, row])))
+        yield from markdown(("method", "validation perplexity with the race", "without", "difference"), rows)
 
 
 def final(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -129,6 +142,8 @@ def _claim(claim: Mapping[str, Any]) -> str:
     if not claim["n"]:
         return f"- {metric}: {claim['method']} and {claim['than']} have no seed in common."
     word = "is **better** than" if claim["holds"] else "is **not shown** to be better than"
+    if claim["difference"] > 0 and claim["p_for_all_claims"] < LEVEL:
+        word = "is **worse** than"
     half = "" if claim["half_interval"] is None else f" ± {claim['half_interval']:.2f}"
     return (
         f"- {metric}: the {claim['method']} {word} {claim['than']}: {claim['difference']:+.2f}{half}, "

@@ -1,0 +1,48 @@
+"""Did the race matter? The children of `ptb_retuned.py` once more, with the same seeds, by code that has it no longer.
+
+    python benchmarks/ptb_mended.py [--smoke]      (see ptb_study.py)
+
+Up to that stage all children of this study were trained by kernels that torch 2.11 had compiled with a race
+(`patterns/whole_rows.py`, `twins.py`): now and then gradients were off by some percent of their norm. It hit all
+methods alike. By the validation text alone: each method against itself, and the methods among each other.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autodropout.tables import Entry
+from comparing import tables
+from pieces import Child
+from ptb_honest import RANDOM
+from ptb_study import Piece, study_options
+from recording import write
+
+BEFORE = "{}, with the race"
+
+
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    before = piece.entries("retuned")
+    found: list[Entry] = []
+    for steps in sorted({entry.trial.steps for entry in before}, reverse=True):
+        trials = [entry.trial for entry in before if entry.trial.steps == steps]
+        children = [Child(t.method, t.number, t.tokens, t.rate, t.seed) for t in trials]
+        found += piece.train("mended", args.longer_training, piece.asked(steps), children)
+    metrics = (f"validation {piece.unit}",)
+    record = piece.record(f"{args.longer_training}, the children of retuned.json by code without the race")
+    record["tables"] = tables(found, (RANDOM,), metrics, piece.shown)
+    for method in dict.fromkeys(entry.trial.method for entry in before):
+        named = BEFORE.format(method)
+        raced = [Entry(replace(e.trial, method=named), None) for e in before if e.trial.method == method]
+        mended = [entry for entry in found if entry.trial.method == method]
+        record["tables"] |= tables([*raced, *mended], (named,), metrics, piece.shown)
+    write(record, args.out)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = study_options(__doc__, "mended", argv)
+    study(Piece(args, "mended"), args)
+
+
+if __name__ == "__main__":
+    main()
