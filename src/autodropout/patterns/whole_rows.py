@@ -2,7 +2,7 @@
 
 torch's compiler before 2.14 has a race. Where it goes through a row twice, as a normalization does, and stores a value
 the first time to read it again the second, another warp may read it that does not see it yet (pytorch issue 190517).
-Gradients are then off by some percent of their norm now and then, and two runs with one seed come apart; nothing fails.
+Some rows of a gradient are then wrong, now and then, and two runs with one seed come apart; nothing fails.
 Rows of up to 1,024 values it holds as a whole, which is safe; unless something is read along them that does not lie
 side by side, as the bytes of a packed mask, each of which serves eight values.
 
