@@ -130,7 +130,7 @@ def measure(case: Case, run: Run, rounds: int, repeats: int, *, judged: bool) ->
         first = milliseconds(first_step, 1, 1, device)
         steps = [ms / case.children for ms in milliseconds(crowd.train_step, rounds, repeats, device)]
         average = milliseconds(crowd.average, 1, 3, device)
-        judge = milliseconds(lambda: crowd.nats(averaged=False), 1, 1, device) if judged else [None]
+        judge = milliseconds(lambda: crowd.reading.nats(averaged=False), 1, 1, device) if judged else [None]
         crowd.lane.wait()
     peak = torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else None
     return {

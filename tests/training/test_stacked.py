@@ -263,7 +263,7 @@ def test_reading_is_log_loss(folder: Path) -> None:
         model = how.build()
         model.load_state_dict({name.removeprefix("model."): w for name, w in crowd.stack.child(child).items()})
         expected.append(log_loss(model, how.pages(how.text().validation, "the text"), how.evaluation_memory))
-    assert crowd.nats(averaged=False) == pytest.approx(expected, rel=1e-6)
+    assert crowd.reading.nats(averaged=False) == pytest.approx(expected, rel=1e-6)
     assert expected[2] > expected[0]
 
 

@@ -16,6 +16,7 @@ model and knows that it has no longer rows, asks for whole ones, and may fuse ma
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -38,29 +39,17 @@ def fuses_rows() -> bool:
 @contextmanager
 def whole_rows() -> Iterator[None]:
     """Inside, what is compiled has no row of up to `LONGEST` values in pieces."""
+    global _asked
     if not RACES:
         yield
         return
-    from torch._inductor.choices import InductorChoices
     from torch._inductor.virtualized import V
 
-    class WholeRows(InductorChoices):
-        @staticmethod
-        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
-            size = features.numel * features.reduction_numel
-            reductions = {name for node in features.reduction_nodes() for name in node.get_operation_names()}
-            # The second time for what is computed of every value and of its row's sum.
-            twice = any(node.group[1][0] == size and reductions & node.ancestors for node in features.scheduler_nodes())
-            if twice and V.graph.sizevars.statically_known_leq(features.reduction_numel, LONGEST):
-                return True
-            return InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
-
-    global _asked
+    # What was compiled otherwise, and is kept on disk, is not what is asked for here.
+    elsewhere = torch.compiler.config.patch(cache_key_tag="autodropout: whole rows")  # type: ignore[attr-defined]
     before, _asked = _asked, True
     try:
-        # What was compiled otherwise, and is kept on disk, is not what is asked for here.
-        elsewhere = torch.compiler.config.patch(cache_key_tag="autodropout: whole rows")  # type: ignore[attr-defined]
-        with V.set_choices_handler(WholeRows()), elsewhere:
+        with V.set_choices_handler(_choices()), elsewhere:
             yield
     finally:
         _asked = before
@@ -76,3 +65,23 @@ def in_whole_rows(compiled: Callable[P, T]) -> Callable[P, T]:
             return compiled(*args, **kwargs)
 
     return inside
+
+
+@cache
+def _choices() -> Any:
+    """What torch's compiler asks for advice, by torch's own hook for that."""
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.virtualized import V
+
+    class WholeRows(InductorChoices):
+        @staticmethod
+        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+            size = features.numel * features.reduction_numel
+            reductions = {name for node in features.reduction_nodes() for name in node.get_operation_names()}
+            # The second time for what is computed of every value and of its row's sum.
+            twice = any(node.group[1][0] == size and reductions & node.ancestors for node in features.scheduler_nodes())
+            if twice and V.graph.sizevars.statically_known_leq(features.reduction_numel, LONGEST):
+                return True
+            return InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+
+    return WholeRows()

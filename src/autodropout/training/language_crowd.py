@@ -32,8 +32,6 @@ import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -42,13 +40,14 @@ from autodropout.attach import attach
 from autodropout.layers import Drop
 from autodropout.models.transformer_xl import initialize
 from autodropout.patterns.bits import sequence_tokens
-from autodropout.patterns.whole_rows import whole_rows
+from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
 from autodropout.training.children import check_crowd, goes_on, rates_of
 from autodropout.training.fusing import fuse_attention
-from autodropout.training.graphed import Lane, Work, at
+from autodropout.training.graphed import Lane, at
 from autodropout.training.language import MOST_LEFT_OUT, REWARD, LanguageTraining, example_for
 from autodropout.training.language_loss import Objective
+from autodropout.training.language_reading import Reading
 from autodropout.training.noise import noise_at
 from autodropout.training.run import Report, Run
 from autodropout.training.stacked import Stack, StackedAdam
@@ -94,7 +93,7 @@ def prepare_many(training: LanguageTraining, children: int, run: Run) -> bool:
         with run.settings():
             crowd = warm_crowd(training, run, children, dropping=True)
             with crowd.lane.active():
-                return crowd.prepare()
+                return crowd.reading.prepare()
     except BaseException:
         _warm.clear()
         raise
@@ -113,15 +112,11 @@ class Crowd:
     """
 
     def __init__(self, training: LanguageTraining, run: Run, children: int, *, dropping: bool = True) -> None:
-        where, text = run.where, training.text()
+        where = run.where
         self.training, self.run, self.children = training, run, children
         self.lane = Lane(where)
         with self.lane.active():
-            self._streams = Streams(text.train.to(where), training.batch, training.segment)
-            self._pages = {
-                "validation": training.pages(text.validation, "the validation text").to(where),
-                "test": training.pages(text.test, "the test text").to(where),
-            }
+            self._streams = Streams(training.text().train.to(where), training.batch, training.segment)
             model = training.build().to(where)
             sites: list[Drop] = []
             self._roles: list[str] = []
@@ -139,11 +134,9 @@ class Crowd:
             self.stack = Stack(objective, children, where, half=half)
             self._model = StackedLanguage(objective, sites, training.evaluation_memory)
             self._losses: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._model.losses
-            self._nats: Callable[..., tuple[Tensor, Tensor]] = self._model.nats
             self._noise: Callable[[Tensor, Tensor], Tensor] = noise_at
             if run.compile or where.type == "cuda":
-                self._losses = torch.compile(self._losses, fullgraph=True, dynamic=False)
-                self._nats = torch.compile(self._nats, dynamic=False)
+                self._losses = in_whole_rows(torch.compile(self._losses, fullgraph=True, dynamic=False))
                 self._noise = torch.compile(self._noise, dynamic=False)
             self._adam = StackedAdam(self.stack, training.clip)
 
@@ -160,20 +153,9 @@ class Crowd:
             # In bfloat16 what is remembered is only ever read as such.
             self._memory = blank.new_zeros(children, *blank.shape, dtype=torch.bfloat16 if half else None)
             self._sums = torch.zeros(3, children, dtype=torch.float64, device=where)  # loss, penalty, steps left out
-            self._page = torch.zeros(1, dtype=torch.int64, device=where)  # how many are read
-            self._total = torch.zeros(children, dtype=torch.float64, device=where)  # nats
-            self._remembered: dict[int, Tensor] = {}  # by its length
-            self._readers: dict[tuple[str, bool, int], Work] = {}
-            self.train_step = self._captured(self._train)
-            self.average = self._captured(self._average)
-
-    def prepare(self) -> bool:
-        """Compile and capture also what reads the validation text; False where that was done before."""
-        if self._readers:
-            return False
-        for averaged in (False, True):
-            self.nats(averaged=averaged)
-        return True
+            self.reading = Reading(training, run, self.lane, self.stack, self._model)
+            self.train_step = self.lane.capture(self._train)
+            self.average = self.lane.capture(self._average)
 
     def begin(self, policies: Sequence[Policy | None], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the first slots, before their first step; what was there is gone."""
@@ -237,37 +219,8 @@ class Crowd:
 
     def rewards(self, *, averaged: bool, text: str = "validation") -> list[float]:
         """80 over the perplexity of every slot on a text, nan where that is not finite."""
-        found = self.nats(averaged=averaged, text=text)
+        found = self.reading.nats(averaged=averaged, text=text)
         return [REWARD * math.exp(-nats) if math.isfinite(nats) else math.nan for nats in found]
-
-    def nats(self, *, averaged: bool, text: str = "validation") -> list[float]:
-        """What `log_loss` says of each slot; by the averaged weights, or those of the last step."""
-        readers = self._readers_of_pages(averaged, text)
-        for state in (self._page, self._total):
-            state.zero_()
-        for read in readers:
-            read()
-        nats: list[float] = (self._total / self._pages[text].predicted).tolist()
-        return nats
-
-    def _readers_of_pages(self, averaged: bool, text: str) -> list[Work]:
-        """For each page what reads it. They differ in how much is remembered: nothing at first, as when alone."""
-        training, (segments, rows, segment) = self.training, self._pages[text].tokens.shape
-        lengths = [min(page * segment, training.evaluation_memory) for page in range(segments + 1)]
-        for length in lengths:
-            if length not in self._remembered:
-                shape = (self.children, training.size.layers, rows, length, training.size.width)
-                self._remembered[length] = torch.zeros(shape, device=self.run.where)
-        for before, after in pairwise(lengths):
-            if (text, averaged, before) not in self._readers:
-                read = self._captured(partial(self._read, text, averaged, before, after))
-                self._readers[text, averaged, before] = read
-        return [self._readers[text, averaged, before] for before in lengths[:-1]]
-
-    def _captured(self, work: Work) -> Work:
-        """And compiled, before that."""
-        with whole_rows():
-            return self.lane.capture(work)
 
     def _train(self) -> None:
         """One step of all children. All of it is captured."""
@@ -292,20 +245,6 @@ class Crowd:
     def _average(self) -> None:
         """After a step of the last fifth. All of it is captured."""
         self.stack.average((self._step - 1 - self._averages_from).squeeze())
-
-    @torch.no_grad()
-    def _read(self, text: str, averaged: bool, before: int, after: int) -> None:
-        """The next page, with so many words remembered before and after it. All of it is captured."""
-        self._model.page.eval()
-        pages = self._pages[text]
-        page = self._page.clamp(max=len(pages.tokens) - 1)
-        words, targets = at(pages.tokens, page), at(pages.targets, page)  # (rows, T), (rows, T)
-        weights = self.stack.averages if averaged else self.stack.weights
-        with self.run.autocast():
-            nats, remembered = self._nats(weights, self._remembered[before], words, targets)
-        self._remembered[after].copy_(remembered)
-        self._total.add_(nats)
-        self._page.add_(1)
 
     def _means(self, steps: int) -> list[list[float]]:
         """Of each slot since the last evaluation: loss, penalty, share of steps left out."""
