@@ -105,7 +105,7 @@ class Run:
         wrapped = parallel(model.to(self.where), self.where)
         if not self.compile:
             return wrapped
-        return in_whole_rows(torch.compile(wrapped, mode=self._mode if fixed_shapes else None))
+        return torch.compile(wrapped, mode=self._mode if fixed_shapes else None)
 
     @property
     def whole(self) -> bool:
