@@ -86,7 +86,7 @@ class SequenceRule(PatternRule):
         return made
 
     def put(self, h: Tensor, bits: Tensor, kept: Tensor, site: int = 0, scale: Tensor | None = None) -> Tensor:
-        if _by_kernel(h) or (on_gpu(h) and not fuses_rows()):
+        if _by_kernel(h, fuses=fuses_rows()):
             masked: Tensor = put_on(h, bits, kept, False)
             return masked
         return _rescaled(h, sequence_dropped(bits, h.shape[-1], site), kept, scale)
@@ -217,9 +217,9 @@ def _rescaled(h: Tensor, dropped: Tensor, kept: Tensor, scale: Tensor | None) ->
     return rescale(h, ~dropped, kept) if scale is None else torch.where(dropped, 0, scaled(h, scale))
 
 
-def _by_kernel(h: Tensor) -> bool:
-    """Compiled code puts bits on by itself, together with what stands around."""
-    return on_gpu(h) and not torch.compiler.is_compiling()
+def _by_kernel(h: Tensor, *, fuses: bool = True) -> bool:
+    """Compiled code puts bits on by itself, together with what stands around, where it `fuses` the two."""
+    return on_gpu(h) and not (fuses and torch.compiler.is_compiling())
 
 
 def _need_map(h: Tensor, who: str) -> None:

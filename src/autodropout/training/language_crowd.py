@@ -112,11 +112,11 @@ class Crowd:
     """
 
     def __init__(self, training: LanguageTraining, run: Run, children: int, *, dropping: bool = True) -> None:
-        where = run.where
+        where, text = run.where, training.text()
         self.training, self.run, self.children = training, run, children
         self.lane = Lane(where)
         with self.lane.active():
-            self._streams = Streams(training.text().train.to(where), training.batch, training.segment)
+            self._streams = Streams(text.train.to(where), training.batch, training.segment)
             model = training.build().to(where)
             sites: list[Drop] = []
             self._roles: list[str] = []
@@ -153,7 +153,7 @@ class Crowd:
             # In bfloat16 what is remembered is only ever read as such.
             self._memory = blank.new_zeros(children, *blank.shape, dtype=torch.bfloat16 if half else None)
             self._sums = torch.zeros(3, children, dtype=torch.float64, device=where)  # loss, penalty, steps left out
-            self.reading = Reading(training, run, self.lane, self.stack, self._model)
+            self.reading = Reading(training, text, run, self.lane, self.stack, self._model)
             self.train_step = self.lane.capture(self._train)
             self.average = self.lane.capture(self._average)
 

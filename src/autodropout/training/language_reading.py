@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from autodropout.data import Corpus
 from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.training.graphed import Lane, Work, at
 from autodropout.training.language import LanguageTraining
@@ -25,15 +26,18 @@ class Reading:
     """Its methods are called inside of `lane.active()`, and so is it made.
 
     Args:
-        training: whose held-out texts are read.
+        training: how a text is read.
+        text: its text, of which the held-out parts are read.
         run: where and how.
         lane: of the crowd.
         stack: the children's weights.
         model: what they are the weights of.
     """
 
-    def __init__(self, training: LanguageTraining, run: Run, lane: Lane, stack: Stack, model: StackedLanguage) -> None:
-        where, text = run.where, training.text()
+    def __init__(
+        self, training: LanguageTraining, text: Corpus, run: Run, lane: Lane, stack: Stack, model: StackedLanguage
+    ) -> None:
+        where = run.where
         self._run, self._lane, self._stack, self._model = run, lane, stack, model
         self._layers, self._width, self._memory = training.size.layers, training.size.width, training.evaluation_memory
         self._pages = {
