@@ -110,8 +110,15 @@ def test_refusals() -> None:
     assert on.policy == space.sample(seed=0)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("compiled", "layout"),
+    [
+        (False, torch.contiguous_format),
+        (False, torch.channels_last),
+        pytest.param(True, torch.contiguous_format, marks=pytest.mark.slow),
+        (True, torch.channels_last),
+    ],
+)
 def test_drawn_together_the_masks_are_the_same(compiled: bool, layout: torch.memory_format) -> None:
     example = torch.randn(3, 3, 16, 16).contiguous(memory_format=layout)
     models = [conv_model().to(memory_format=layout) for _ in range(2)]

@@ -31,7 +31,7 @@ def check(*arguments) -> Tensor:
     st.tuples(*[st.integers(1, 40)] * 2), RATES, SEEDS, STREAMS, st.booleans(),
     st.sampled_from([1, 8, 4096]), st.sampled_from([1, 1 << 17]),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bits(pattern, units, cells, searched_at, rate, seed, stream, channels_last, programs, many) -> None:
     """However many programs share the work, and with several units to a thread or one."""
     tokens = torch.tensor(ConvRule(pattern, searched_at).tokens(), dtype=torch.int32)
@@ -87,7 +87,7 @@ def test_a_shared_pattern_is_even_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ),
     st.integers(1, 3), st.tuples(*[st.integers(1, 12)] * 2), SEEDS, st.booleans(),
 )  # fmt: skip
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_bits_of_several_sites(several, samples, cells, seed, channels_last) -> None:
     """Together they are what each is alone."""
     tokens = torch.tensor([ConvRule(pattern, (9, 9)).tokens() for pattern, _, _, _ in several], dtype=torch.int32)

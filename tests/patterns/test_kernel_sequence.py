@@ -82,7 +82,7 @@ SHAPES = st.tuples(
 @example([(Runs(3, 2, share_t=True), 0.5, 3)], 0, (1, 9, 1024), 4)  # two units of lanes that have nothing to do
 @example([(DROPOUT, 0.5, 3), (Runs(3, 1, share_c=True), 0.5, 4)], 0, (1, 35, 1024), 1)  # a lane makes four units
 @example([(DROPOUT, 0.5, 3), (Runs(0, 1), 0.5, 4)], 0, (2, 35, 380), 1)  # two units, one of them with padding
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_bits_and_count_are_the_plain_ones(children, stream, shape, programs) -> None:
     """For children side by side, however many programs share a sequence."""
     with mock.patch.object(sequence, "PROGRAMS", programs):

@@ -69,8 +69,8 @@ def kill_at_random(tmp_path: Path, searches: Zygote, kills: int) -> None:
     complete(storage, log, searches)
 
 
-def test_20_kills(tmp_path: Path, searches: Zygote) -> None:
-    kill_at_random(tmp_path, searches, 20)
+def test_12_kills(tmp_path: Path, searches: Zygote) -> None:
+    kill_at_random(tmp_path, searches, 12)
 
 
 @pytest.mark.slow

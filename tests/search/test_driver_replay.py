@@ -21,7 +21,7 @@ def trials(storage: str) -> list[Trial]:
         return ledger.read("study").trials()
 
 
-@pytest.mark.parametrize("proposer", ["controller", "controller-paper"])
+@pytest.mark.parametrize("proposer", ["controller", pytest.param("controller-paper", marks=pytest.mark.slow)])
 def test_recorded_updates_applied_again_give_the_same_controller(
     tmp_path: Path, proposer: str, searches: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def joined(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
 
+@pytest.mark.slow
 def test_nodes_come_and_go_and_free_follows(cluster: Cluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     children = by_seed({number: telling(pids, hang) for number in range(3)})
@@ -152,6 +153,7 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
     check_study(url(tmp_path / "study.db"))
 
 
+@pytest.mark.slow
 def test_workers_killed_at_random_cost_attempts_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_frozen_actor_is_overdue_too(tmp_path: Path, monkeypatch: pytest.Monke
                 os.kill(host, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_children_share_a_gpu_and_see_no_other(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     node = cluster.add_node(num_cpus=8, num_gpus=2)
     visible = by_seed({0: lambda: float(os.environ["CUDA_VISIBLE_DEVICES"])})
