@@ -6,9 +6,9 @@ The methods: none, the classical one that was best on Penn Treebank, and the pol
 controller, as they are in the JSON file of `ptb_honest.py`. Nothing is searched anew: rates and lengths are tuned, and
 all are trained as there. Half of the text has a million words; the vocabulary is all of WikiText-2's, 33,278 words.
 
-At first there was one length, the 6,000 steps that suit Penn Treebank. Here no policy stopped after 3,000 is better
-than everything trained for 6,000: that table compared ways to overfit, and shorter lengths were added. It had read the
-test text already; of whoever is trained for 6,000 steps again, those readings stand.
+At first there was one length, the 6,000 steps that suit Penn Treebank. Here "none", stopped after 3,000, is better than
+everything trained for 6,000: that table compared ways to overfit, and shorter lengths were added. It had read the test
+text already; of whoever is trained for 6,000 steps again, those readings stand.
 """
 
 import json

@@ -6,8 +6,8 @@ Some rows of a gradient are then wrong, now and then, and two runs with one seed
 Rows of up to 1,024 values it holds as a whole, which is safe; unless something is read along them that does not lie
 side by side, as the bytes of a packed mask, each of which serves eight values.
 
-So on those versions a row's mask is put on by a kernel of its own, and no normalization knows of it. Who compiles a
-model and knows that it has no longer rows, asks for whole ones, and may fuse masks again:
+So on those versions a row's mask is put on by a kernel of its own, and no normalization knows of it. Whoever compiles a
+model, and knows that its rows have at most `LONGEST` values, asks for them to be held whole, and fuses masks again:
 
     with whole_rows():
         torch.compile(function)(...)                    # what is compiled in here, forward and backward
