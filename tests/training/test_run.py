@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 
 import autodropout as ad
 from autodropout.training.run import Run, identity
@@ -65,13 +66,17 @@ def test_wrap_moves_the_model_itself() -> None:
 
 
 def test_deterministic_only_inside() -> None:
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    def settings() -> tuple[bool, bool, bool]:
+        """Of operations, of cuDNN's choices by the clock, and of those of torch's compiler."""
+        chosen_by_time = torch.backends.cudnn.benchmark
+        return torch.are_deterministic_algorithms_enabled(), chosen_by_time, inductor.deterministic
+
+    before = settings()
     with Run(deterministic=True).settings():
-        assert torch.are_deterministic_algorithms_enabled()
-        assert not torch.backends.cudnn.benchmark
-    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == before
+        assert settings() == (True, False, True)
+    assert settings() == before
     with Run().settings():
-        assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == before
+        assert settings() == before
 
 
 @dataclass(frozen=True, slots=True)

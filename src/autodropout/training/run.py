@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 
 from autodropout.layers import Baseline
 from autodropout.patterns.whole_rows import in_whole_rows
@@ -90,7 +91,8 @@ class Run:
         torch.set_deterministic_debug_mode("error")
         torch.backends.cudnn.benchmark = False  # it would choose by the clock
         try:
-            yield
+            with inductor.patch(deterministic=True):  # so would torch's compiler, the pieces of a sum among others
+                yield
         finally:
             torch.set_deterministic_debug_mode(before[0])
             torch.backends.cudnn.benchmark = before[1]
