@@ -1,12 +1,15 @@
 """Where masks may be fused with reductions of rows, on versions of torch whose compiler races and on others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
@@ -101,3 +104,20 @@ def test_a_mask_in_compiled_code_is_fused_or_put_on_by_a_kernel(races: bool, mon
 def test_a_compiled_function_is_always_called_inside(races: bool) -> None:
     assert in_whole_rows(lambda number, *, more: (fuses_rows(), number + more))(1, more=2) == (True, 3)
     assert fuses_rows() is not races
+
+
+def test_a_backward_is_compiled_inside_too(races: bool) -> None:
+    """It runs outside, and on a GPU in a thread of its own: by then it must have been compiled."""
+    asked: list[bool] = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        asked.append(fuses_rows())
+        return make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler)
+    compiled = in_whole_rows(torch.compile(lambda h: h.sin() * h, backend=backend))
+    total = compiled(torch.ones(3, requires_grad=True)).sum()
+    assert len(asked) == (2 if races else 1)
+    total.backward()
+    assert asked == [True, True]

@@ -43,13 +43,16 @@ def whole_rows() -> Iterator[None]:
     if not RACES:
         yield
         return
+    from torch._functorch import config as functorch
     from torch._inductor.virtualized import V
 
     # What was compiled otherwise, and is kept on disk, is not what is asked for here.
     elsewhere = torch.compiler.config.patch(cache_key_tag="autodropout: whole rows")  # type: ignore[attr-defined]
+    # Left to itself, torch compiles a backward when it first runs: in another thread, which would not be in here.
+    at_once = functorch.patch(force_non_lazy_backward_lowering=True)
     before, _asked = _asked, True
     try:
-        with V.set_choices_handler(_choices()), elsewhere:
+        with V.set_choices_handler(_choices()), elsewhere, at_once:
             yield
     finally:
         _asked = before
