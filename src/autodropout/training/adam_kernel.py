@@ -25,7 +25,9 @@ def norms(gradients: Sequence[Tensor]) -> Tensor:
             _squares[(count, len(gradient))](
                 gradient, part, gradient.shape[1], sums.shape[1], TURNS=TURNS, VALUES=VALUES, num_warps=4
             )
-    return sums.sum(1).sqrt()
+        found = torch.empty_like(sums[:, 0])
+        _root[(len(sums),)](sums, found, sums.shape[1], VALUES=VALUES, num_warps=4)
+    return found
 
 
 @triton.jit
@@ -38,6 +40,17 @@ def _squares(gradient, sums, size, row, TURNS: tl.constexpr, VALUES: tl.constexp
         found = tl.load(place, mask=value < size, other=0).to(tl.float32)
         total += found * found
     tl.store(sums + child * row + tl.program_id(0), tl.sum(total))
+
+
+@triton.jit
+def _root(sums, found, row, VALUES: tl.constexpr):
+    """Of a row's sum, which is the same in every slot: that of torch is rounded otherwise in some."""
+    child = tl.program_id(0)
+    total = tl.zeros((VALUES,), tl.float32)
+    for start in range(0, row, VALUES):
+        part = start + tl.arange(0, VALUES)
+        total += tl.load(sums + child * row + part, mask=part < row, other=0)
+    tl.store(found + child, tl.sqrt(tl.sum(total)))
 
 
 def descend(
