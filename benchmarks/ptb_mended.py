@@ -3,7 +3,7 @@
     python benchmarks/ptb_mended.py [--smoke]      (see ptb_study.py)
 
 Up to that stage all children of this study were trained by kernels that torch 2.11 had compiled with a race
-(`patterns/whole_rows.py`, `twins.py`): now and then some rows of a gradient were wrong. It hit all methods alike. By
+(`patterns/read_back.py`, `twins.py`): now and then some rows of a gradient were wrong. It hit all methods alike. By
 the validation text alone: each method against itself, and the methods among each other.
 """
 

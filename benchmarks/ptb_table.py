@@ -13,7 +13,7 @@ from autodropout import __version__
 from autodropout.tables import Journal, Table, table
 from recording import facts
 
-JOURNALS = ("descent", "candidates", "proxy", "search", "finalists", "honest", "finer", "retuned")
+JOURNALS = ("descent", "candidates", "proxy", "search", "finalists", "honest", "finer", "retuned", "mended")
 UNIT = "80 / perplexity"
 
 

@@ -152,7 +152,7 @@ def test_compiled_statistics_are_the_eager_ones() -> None:
 
 
 def test_compiled_gradients_under_one_seed_are_the_same_each_time() -> None:
-    """Masks around normalizations, whose rows torch's compiler goes through twice: see `patterns/whole_rows.py`.
+    """Masks around normalizations, whose rows torch's compiler goes through twice: see `patterns/read_back.py`.
 
     Fused with them, in torch 2.11 a kernel of this model's backward would read back what other warps have stored.
     """

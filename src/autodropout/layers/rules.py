@@ -27,8 +27,8 @@ from autodropout.patterns.bits import (
 )
 from autodropout.patterns.caching import cache_on_cpu
 from autodropout.patterns.conv import Tiling, conv_mask
+from autodropout.patterns.read_back import fuses_rows
 from autodropout.patterns.sequence import Runs, bernoulli, sequence_mask
-from autodropout.patterns.whole_rows import fuses_rows
 from autodropout.spaces import ConvPattern, SequencePattern
 
 

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from autodropout.attach import RateSchedule, attach
 from autodropout.data import Labelled, Splits
 from autodropout.layers import Baseline
-from autodropout.patterns.whole_rows import in_whole_rows
+from autodropout.patterns.read_back import mend_compiler
 from autodropout.spaces import Policy
 from autodropout.training.augment import Augment, Mix
 from autodropout.training.ema import checked_decay, share
@@ -77,6 +77,8 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     aside = dropping and training.resizes
     view = training.pictures.view(training.augmentation, training.resolution).to(where)
     space = training.space() if dropping else None
+    if run.compile:
+        mend_compiler()
     return Shared(
         train=train,
         held_out={"validation": validation},
@@ -84,7 +86,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         aside=aside,
         look=training.look(training.resolution).to(where),
         nothing=None if space is None else space.decode((0,) * len(space.tokens)),
-        loss=in_whole_rows(torch.compile(training.loss)) if run.compile else training.loss,
+        loss=torch.compile(training.loss) if run.compile else training.loss,
         noise=torch.compile(noise_at) if run.compile else noise_at,
         follow=torch.compile(follow) if run.compile else follow,
         learning_rates=torch.tensor(rates, device=where),

@@ -37,7 +37,6 @@ from autodropout.attach import attach, space
 from autodropout.data import Corpus, Reads, ptb, wikitext2
 from autodropout.layers import Baseline
 from autodropout.models.transformer_xl import TransformerXL, TransformerXLSize, initialize
-from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.spaces import Policy, Space, TransformerPolicy
 from autodropout.training.clipped_adam import ClippedAdam
 from autodropout.training.distributed import ranks, seed_rank, share, world
@@ -149,7 +148,7 @@ class LanguageTraining:
                 on = attach(model, regularizer, rate=rate, example=example_for(model), live=live)
             fuse_attention(model, on)
             objective = Objective(model, self.state_value, self.state_difference)
-            forward = in_whole_rows(run.wrap(objective, fixed_shapes=True))
+            forward = run.wrap(objective, fixed_shapes=True)
             optimizer = ClippedAdam(model, self.lr, self.clip)
             schedule = LambdaLR(optimizer.adam, self.schedule())
             average = Average(model, self.averages_from)

@@ -40,7 +40,7 @@ from autodropout.attach import attach
 from autodropout.layers import Drop
 from autodropout.models.transformer_xl import initialize
 from autodropout.patterns.bits import sequence_tokens
-from autodropout.patterns.whole_rows import in_whole_rows
+from autodropout.patterns.read_back import mend_compiler
 from autodropout.spaces import Policy, SequencePattern, TransformerPolicy
 from autodropout.training.children import check_crowd, goes_on, rates_of
 from autodropout.training.fusing import fuse_attention
@@ -136,7 +136,8 @@ class Crowd:
             self._losses: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._model.losses
             self._noise: Callable[[Tensor, Tensor], Tensor] = noise_at
             if run.compile or where.type == "cuda":
-                self._losses = in_whole_rows(torch.compile(self._losses, fullgraph=True, dynamic=False))
+                mend_compiler()
+                self._losses = torch.compile(self._losses, fullgraph=True, dynamic=False)
                 self._noise = torch.compile(self._noise, dynamic=False)
             self._adam = StackedAdam(self.stack, training.clip)
 

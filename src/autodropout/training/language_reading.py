@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from autodropout.data import Corpus
-from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.training.graphed import Lane, Work, at
 from autodropout.training.language import LanguageTraining
 from autodropout.training.run import Run
@@ -46,7 +45,7 @@ class Reading:
         }
         self._nats = model.nats
         if run.compile or where.type == "cuda":
-            self._nats = in_whole_rows(torch.compile(self._nats, dynamic=False))
+            self._nats = torch.compile(self._nats, dynamic=False)
         self._page = torch.zeros(1, dtype=torch.int64, device=where)  # how many are read
         self._total = torch.zeros(stack.children, dtype=torch.float64, device=where)  # nats
         self._remembered: dict[int, Tensor] = {}  # by its length

@@ -18,7 +18,7 @@ from torch import nn
 from torch._inductor import config as inductor
 
 from autodropout.layers import Baseline
-from autodropout.patterns.whole_rows import in_whole_rows
+from autodropout.patterns.read_back import mend_compiler
 from autodropout.spaces import Policy
 from autodropout.training.distributed import local_rank, parallel, world
 
@@ -107,6 +107,7 @@ class Run:
         wrapped = parallel(model.to(self.where), self.where)
         if not self.compile:
             return wrapped
+        mend_compiler()
         return torch.compile(wrapped, mode=self._mode if fixed_shapes else None)
 
     @property
@@ -120,7 +121,10 @@ class Run:
         On a GPU its forward is then one CUDA graph and its backward another, whatever happens in them; results are
         overwritten as those of `wrap`.
         """
-        return in_whole_rows(torch.compile(compute, mode=self._mode, dynamic=False)) if self.whole else compute
+        if not self.whole:
+            return compute
+        mend_compiler()
+        return torch.compile(compute, mode=self._mode, dynamic=False)
 
     @property
     def _mode(self) -> str | None:

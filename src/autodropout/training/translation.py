@@ -30,7 +30,6 @@ from autodropout.attach import attach, space
 from autodropout.data import Pairs, Reads, Translation, iwslt14, multi30k, tatoeba, wmt14
 from autodropout.data.subwords import EOS, PAD
 from autodropout.models.transformer import Transformer, TransformerSize
-from autodropout.patterns.whole_rows import in_whole_rows
 from autodropout.spaces import Space
 from autodropout.spaces.atomic import write_atomically
 from autodropout.training.decoding import Beam
@@ -164,7 +163,7 @@ class TranslationTraining:
             if regularizer is not None:
                 attach(model, regularizer, rate=rate, example=_example(model))
             objective = Objective(model, self.label_smoothing)
-            forward = in_whole_rows(run.wrap(objective))
+            forward = run.wrap(objective)
             fused = run.where.type == "cuda"
             optimizer = Adam(model.parameters(), self.lr, betas=self.betas, eps=self.epsilon, fused=fused)
             schedule = LambdaLR(optimizer, warmup_cosine(self.warmup, self.steps))
