@@ -9,6 +9,7 @@ where a stage has, and the same command again goes on there: a stage that is don
 import argparse
 import time
 
+import ptb_bracketed
 import ptb_finalists
 import ptb_finer
 import ptb_honest
@@ -26,6 +27,7 @@ STAGES = {
     "finer": ptb_finer.main,
     "retuned": ptb_retuned.main,
     "mended": ptb_mended.main,
+    "bracketed": ptb_bracketed.main,
     "transfer": ptb_transfer.main,
 }
 

@@ -51,31 +51,41 @@ def final(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def finer(files: Mapping[Path, Record]) -> Iterator[str]:
-    """A line for each method, in a cell the rates of one length; what it was tuned to is among them."""
     for path, record in files.items():
-        (name, rows), *_ = record["tables"].items()
-        first = name.partition(", from ")[2]
-        seeds = max(len(row["values"]) for row in rows)
-        yield (
-            f"`{path.name}`: {record['what']}. Validation perplexity by rate, mean ± standard error of {seeds} seeds, "
-            "less what diverged; **bold**: a method's best, and its paired difference with a 95% interval."
+        yield from _tried(f"`{path.name}`: {record['what']}.", record["tables"])
+
+
+def climbed(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield from retuned({path: record})
+        yield from _tried("What was tried before.", record["tried"])
+
+
+def _tried(what: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """A line for each method, in a cell the rates of one length; what it was tuned to is among them."""
+    (name, rows), *_ = tables.items()
+    first = name.partition(", from ")[2]
+    seeds = max(len(row["values"]) for row in rows)
+    yield (
+        f"{what} Validation perplexity by rate, mean ± standard error of {seeds} seeds, "
+        "less what diverged; **bold**: a method's best, and its paired difference with a 95% interval."
+    )
+    yield ""
+    methods: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        method, _, setting = row["method"].rpartition(" at ")
+        length = setting.partition(", ")[2]
+        methods.setdefault(method, {}).setdefault(length, []).append(row)
+    lengths = sorted({length for by in methods.values() for length in by}, key=lambda told: (len(told), told))
+    shown = []
+    for method, by in methods.items():
+        best = min((row for of in by.values() for row in of), key=lambda row: row["mean"])
+        cells = (
+            "<br>".join(_at_rate(row, bold=row is best) for row in sorted(by.get(length, []), key=_rate))
+            for length in lengths
         )
-        yield ""
-        methods: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-        for row in rows:
-            method, _, setting = row["method"].rpartition(" at ")
-            length = setting.partition(", ")[2]
-            methods.setdefault(method, {}).setdefault(length, []).append(row)
-        lengths = sorted({length for by in methods.values() for length in by}, key=lambda told: (len(told), told))
-        shown = []
-        for method, by in methods.items():
-            best = min((row for of in by.values() for row in of), key=lambda row: row["mean"])
-            cells = (
-                "<br>".join(_at_rate(row, bold=row is best) for row in sorted(by.get(length, []), key=_rate))
-                for length in lengths
-            )
-            shown.append((method, *cells, _difference(best["method"], first, rows)))
-        yield from markdown(("method", *lengths, f"its best, from {first}"), shown)
+        shown.append((method, *cells, _difference(best["method"], first, rows)))
+    yield from markdown(("method", *lengths, f"its best, from {first}"), shown)
 
 
 def _rate(row: Mapping[str, Any]) -> float:

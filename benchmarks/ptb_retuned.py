@@ -10,7 +10,8 @@ nothing here. The claims are those of `ptb_honest.py`, but for no policy, which 
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from autodropout.tables import Entry
 from comparing import tables
@@ -37,26 +38,33 @@ def best_tries(entries: Sequence[Entry]) -> list[Try]:
     return list(found.values())
 
 
-def study(piece: Piece, args: argparse.Namespace) -> None:
-    before = compared(piece, piece.entries("finer"))
-    tokens = {entry.trial.method: entry.trial.tokens for entry in before}
-    chosen = best_tries(before)
+def final_table(
+    piece: Piece, phase: str, name: str, chosen: Sequence[Try], tokens: Mapping[str, tuple[int, ...]], seeds: range
+) -> dict[str, Any]:
+    """Every method as it was tuned, with these seeds, by validation and by test text."""
     found: list[Entry] = []
     for steps in sorted({one.steps for one in chosen}, reverse=True):
         children = [
-            Child(one.method, 0, tokens[one.method], one.rate, SEED + seed)
+            Child(one.method, 0, tokens[one.method], one.rate, seed)
             for one in chosen
             if one.steps == steps
-            for seed in range(args.final_seeds if args.smoke else SEEDS)
+            for seed in seeds
         ]
-        found += piece.train("retuned", args.longer_training, piece.asked(steps), children, test=True)
+        found += piece.train(phase, name, piece.asked(steps), children, test=True)
     best_peer = best_of([one.method for one in chosen if one.method in piece.peers], found)
-    others = (RANDOM, best_peer)
-    record = piece.record(f"{args.longer_training}, each method at the best of its rates and lengths, new seeds")
+    others = (RANDOM, best_peer, *(one.method for one in chosen if not one.rate))
+    record = piece.record(f"{name}, each method at the best of its rates and lengths, new seeds")
     record |= {"lengths": {one.method: one.steps for one in chosen}, "best_classical": best_peer}
     record["tables"] = tables(found, others, (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)
     record["claims"] = [claim(piece, found, OURS, other, claims=len(others)) for other in others]
-    write(record, args.out)
+    return record
+
+
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    before = compared(piece, piece.entries("finer"))
+    tokens = {entry.trial.method: entry.trial.tokens for entry in before}
+    seeds = range(SEED, SEED + (args.final_seeds if args.smoke else SEEDS))
+    write(final_table(piece, "retuned", args.longer_training, best_tries(before), tokens, seeds), args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -13,7 +13,10 @@ from autodropout import __version__
 from autodropout.tables import Journal, Table, table
 from recording import facts
 
-JOURNALS = ("descent", "candidates", "proxy", "search", "finalists", "honest", "finer", "retuned", "mended")
+JOURNALS = (
+    *("descent", "candidates", "proxy", "search", "finalists", "honest"),
+    *("finer", "retuned", "mended", "bracketed"),
+)
 UNIT = "80 / perplexity"
 
 

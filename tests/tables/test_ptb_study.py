@@ -11,7 +11,9 @@ import pytest
 from fake_study import LONGEST, Fake, install, prepared, run, trained
 
 import autodropout as ad
+import climbing
 import ptb_all
+import ptb_bracketed
 import ptb_candidates
 import ptb_descent
 import ptb_finalists
@@ -37,6 +39,16 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
 
 
+def surrounded(tried: dict[str, Any]) -> bool:
+    """Whether of each method rates on both sides of the best one were tried, or there is none on the scale."""
+    by_method: dict[str, dict[float, float]] = {}
+    for row in next(iter(tried.values())):
+        method, _, setting = row["method"].rpartition(" at ")
+        by_method.setdefault(f"{method}, {setting.partition(', ')[2]}", {})[row["rate"]] = row["mean"]
+    best = [min(by, key=lambda rate: by[rate]) for by in by_method.values()]
+    return all(set(climbing.beside(rate)) <= set(by) for rate, by in zip(best, by_method.values(), strict=True))
+
+
 def found_by_validation(honest: dict[str, Any], method: str) -> list[float]:
     rows = honest["tables"]["validation perplexity, from none"]
     return next(row["values"] for row in rows if row["method"] == method)
@@ -49,14 +61,52 @@ def test_rates_between(rate: float, around: tuple[float, float]) -> None:
     assert ptb_finer.between(rate, [0.1, 0.025, 0.05]) == around
 
 
+def test_a_rate_is_climbed_to_until_it_is_surrounded() -> None:
+    """A summit at 0.1 for a short training, which starts below; a long one is far behind, and left alone."""
+    summits = {6: 0.1, 12: 0.3}
+    scores: dict[climbing.Try, float] = {}
+    waiting = [climbing.Try("some", rate, steps) for steps in summits for rate in climbing.beside(0.05)]
+    rounds = 0
+    while waiting:
+        for one in waiting:
+            distance = abs(climbing.SCALE.index(one.rate) - climbing.SCALE.index(summits[one.steps]))
+            scores[one] = (0.9 if one.steps == 12 else 1.0) - 0.01 * distance
+        waiting, rounds = climbing.wanted(scores), rounds + 1
+    assert sorted(one.rate for one in scores if one.steps == 6) == [0.0375, 0.05, 0.0625, 0.075, 0.0875, 0.1, 0.125]
+    assert len(scores) == 7 + 3
+    assert climbing.best_of_each(scores) == {"some": climbing.Try("some", 0.1, 6)}
+    assert rounds == 5
+
+
+def test_nothing_is_tuned_of_none() -> None:
+    assert climbing.beside(climbing.nearest(0.0)) == (0.0,)
+    assert climbing.wanted({climbing.Try("none", 0.0, 6): 0.5}) == []
+
+
+@pytest.mark.parametrize(("rate", "known"), [(0.033, 0.0375), (0.001, 0.0125), (0.9, 0.4)])
+def test_the_nearest_rate_of_the_scale(rate: float, known: float) -> None:
+    assert climbing.nearest(rate) == known
+
+
+def test_where_climbing_starts() -> None:
+    """At the best rate, one further where that was at the edge; at a length that nobody had, as at the nearest."""
+    before = {climbing.Try("some", rate, 6): -abs(rate - 0.05) for rate in (0.025, 0.05, 0.1)}
+    before |= {climbing.Try("some", rate, 8): rate for rate in (0.05, 0.0625)}
+    before |= {climbing.Try("other", 0.1, 8): 1.0}
+    assert ptb_bracketed.start("some", 6, before).rate == 0.05
+    assert ptb_bracketed.start("some", 8, before).rate == 0.075
+    assert ptb_bracketed.start("some", 11, before) == climbing.Try("some", 0.075, 11)
+    assert ptb_bracketed.start("other", 6, before) == climbing.Try("other", 0.1, 6)
+
+
 def test_from_proxy_to_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["--smoke", "--folder", str(tmp_path)]
-    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_finer, ptb_retuned):
+    for script in (ptb_proxy, ptb_search, ptb_finalists, ptb_honest, ptb_finer, ptb_retuned, ptb_bracketed):
         run(script, monkeypatch, *folder)
     jobs = len(trained)
-    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", "finer", "retuned", *folder)
+    run(ptb_all, monkeypatch, "proxy", "search", "finalists", "honest", "finer", "retuned", "bracketed", *folder)
     assert len(trained) == jobs, "all of it is in the journals"
     record = json.loads((tmp_path / "proxy-half-3000-0.05-for-6000.json").read_text())
     assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
@@ -101,6 +151,12 @@ def test_from_proxy_to_table(
     by_test = {row["method"]: row for row in retuned["tables"]["test perplexity, from policy of random"]}
     assert by_test["policy of controller"]["rate"] == best["rate"]
     assert [claim["than"] for claim in retuned["claims"]] == ["policy of random", retuned["best_classical"]]
+    bracketed = json.loads((tmp_path / "bracketed.json").read_text())
+    assert bracketed["lengths"] == retuned["lengths"], "the same methods, for as long"
+    assert surrounded(bracketed["tried"])
+    assert not {e.trial.seed for e in Journal(tmp_path / "bracketed.jsonl").entries} & {
+        e.trial.seed for path in tmp_path.glob("*.jsonl") if path.stem != "bracketed" for e in Journal(path).entries
+    }, "seeds that nothing was chosen by"
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
@@ -115,9 +171,9 @@ def test_from_proxy_to_table(
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
-    assert len(table.test(steps=LONGEST)) == 6 * 2 + 4 * 2
+    assert len(table.test(steps=LONGEST)) == 6 * 2 + 4 * 2 + 4 * 2
     assert len(table.test(steps=24)) == 2, "no policy"
-    assert len(table.facts["trained"]) == 6, "each journal says where it was trained, though one compiled for all"
+    assert len(table.facts["trained"]) == 7, "each journal says where it was trained, though one compiled for all"
     assert "minutes" in capsys.readouterr().out
 
 
@@ -126,16 +182,16 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json"), "--translated", str(tmp_path / "translated")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 14
+    assert page.read_text().count("Not run yet") == 16
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
-    for script in (*scripts, ptb_finer, ptb_retuned, ptb_mended, ptb_transfer):
+    for script in (*scripts, ptb_finer, ptb_retuned, ptb_mended, ptb_bracketed, ptb_transfer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
     assert text.startswith("# Of ours")
     assert text.endswith("\nBy hand.\n")
-    assert text.count("Not run yet") == 2, "the simulator and the translator"
+    assert text.count("Not run yet") == 3, "the simulator, the translator, and a table of another length"
     honest = json.loads((tmp_path / "honest.json").read_text())
     final = text.partition("### The final table")[2].partition("### ")[0]
     for claim in honest["claims"]:
@@ -218,7 +274,7 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
     assert jobs(ptb_search, *options) == [48]
     assert jobs(ptb_finalists, *options) == [48, 48, 48, 41, 48]
     assert jobs(ptb_honest, *options, "--none-steps", "4000", "2000") == [48, 48, 48, 48, 48, 48, 44, 20, 20]
-    assert jobs(ptb_transfer, *options) == [48, 48, 48, 48, 12, 12, 12]
+    assert jobs(ptb_transfer, *options)[:3] == [40] * 3, "three rates of three methods, and none, four seeds each"
     assert set(prepared) == {48}, "compiled once"
     seeds = {p: {e.trial.seed for e in Journal(tmp_path / f"{p}.jsonl").entries} for p in ("finalists", "honest")}
     seeds["search"] = {entry.trial.seed for entry in Journal(tmp_path / "search.jsonl").entries}

@@ -1,0 +1,82 @@
+"""Rates tuned until the best one is surrounded: at every length, for every method alike, by validation scores.
+
+    tried = climb(piece, "climbing", "small", {"dropout": tokens}, [Try("dropout", 0.05, 6_000)], seeds)
+
+A method begins, at each length, with a rate and the two beside it on one scale. Where the best of a length is the first
+or the last that was tried, the one beyond is tried as well, and so on. A length that is behind the method's best one by
+more than `BEHIND` is left alone. All have the same seeds.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autodropout.tables import Entry
+from comparing import tables
+from pieces import Child, rewards_of
+from ptb_finer import Try, named
+from ptb_honest import OURS
+from ptb_study import Piece
+
+SCALE = (0.0125, 0.025, 0.0375, 0.05, 0.0625, 0.075, 0.0875, 0.1, 0.125, 0.15, 0.175, 0.2, 0.25, 0.3, 0.4)
+BEHIND = 0.02  # of the best reward
+Tried = dict[Try, list[Entry]]
+
+
+def nearest(rate: float) -> float:
+    """On the scale; nothing to tune is none."""
+    return min(SCALE, key=lambda other: abs(math.log(other / rate))) if rate else 0.0
+
+
+def beside(rate: float) -> tuple[float, ...]:
+    """A rate of the scale, after the one below and before the one above."""
+    if not rate:
+        return (rate,)
+    place = SCALE.index(rate)
+    return SCALE[max(0, place - 1) : place + 2]
+
+
+def means(tried: Mapping[Try, list[Entry]]) -> dict[Try, float]:
+    return {one: statistics.fmean(rewards_of(entries)) for one, entries in tried.items()}
+
+
+def best_of_each(scores: Mapping[Try, float]) -> dict[str, Try]:
+    """By method."""
+    return {one.method: one for one in sorted(scores, key=lambda one: scores[one])}
+
+
+def wanted(scores: Mapping[Try, float]) -> list[Try]:
+    """What is to be tried before the best of every method and length is surrounded; nothing in the end."""
+    best = best_of_each(scores)
+    found = []
+    for method, steps in dict.fromkeys((one.method, one.steps) for one in scores):
+        there = {one: score for one, score in scores.items() if (one.method, one.steps) == (method, steps)}
+        summit = max(there, key=lambda one: there[one])
+        if scores[summit] >= (1 - BEHIND) * scores[best[method]]:
+            found += [summit._replace(rate=rate) for rate in beside(summit.rate)]
+    return [one for one in found if one not in scores]
+
+
+def climb(
+    piece: Piece, phase: str, name: str, tokens: Mapping[str, tuple[int, ...]], starts: Iterable[Try], seeds: range
+) -> Tried:
+    """All that was tried, by method, rate and length. The starts' rates are of the scale."""
+    tried: Tried = {}
+    waiting = [one._replace(rate=rate) for one in starts for rate in beside(one.rate)]
+    while waiting:
+        for steps in dict.fromkeys(one.steps for one in waiting):
+            now = [one for one in waiting if one.steps == steps]
+            children = [Child(one.method, 0, tokens[one.method], one.rate, seed) for one in now for seed in seeds]
+            entries = piece.train(phase, name, piece.asked(steps), children)
+            for number, one in enumerate(now):
+                tried[one] = entries[number * len(seeds) : (number + 1) * len(seeds)]
+        waiting = wanted(means(tried))
+    return tried
+
+
+def told(piece: Piece, tried: Tried) -> dict[str, list[dict[str, Any]]]:
+    """For a file: every try, and its difference from the best of our controller's policy."""
+    ours = named(tried[best_of_each(means(tried))[OURS]][0]).trial.method
+    entries = [named(entry) for of in tried.values() for entry in of]
+    return tables(entries, (ours,), (f"validation {piece.unit}",), piece.shown)
