@@ -4,7 +4,7 @@
 
 `ad.load("ptb-controller")` then gives what our controller found, `ad.load("ptb-controller-paper")` what the paper's
 setting of it did, `ad.load("ptb-random")` random search. The rate in a file is the one that was tuned for it on Penn
-Treebank: for another model or text it is a first guess.
+Treebank: for another model or text it is a first guess. Rate and worth are those of the last table that has the policy.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from autodropout.training.language import REWARD
 from ptb_trainings import SPACE, Tokens
 
 SEARCHED = "policy of "  # what methods of the table begin with that a search has found
+TABLES = ("bracketed", "retuned", "honest")  # the last first
 
 
 def number_of(folder: Path, searcher: str, tokens: Tokens) -> tuple[str, int]:
@@ -29,12 +30,24 @@ def number_of(folder: Path, searcher: str, tokens: Tokens) -> tuple[str, int]:
     raise SystemExit(f"{folder / 'search.jsonl'} has no trial of {searcher} with the tokens {tokens}")
 
 
+def rows_of(record: dict[str, Any], metric: str) -> dict[str, dict[str, Any]]:
+    """By method."""
+    table = next(rows for name, rows in record["tables"].items() if name.startswith(metric))
+    return {row["method"]: row for row in table}
+
+
+def last_table(folder: Path, method: str) -> dict[str, Any]:
+    paths = (folder / f"{name}.json" for name in TABLES)
+    records = (json.loads(path.read_text()) for path in paths if path.exists())
+    return next(record for record in records if method in rows_of(record, "test perplexity"))
+
+
 def said(record: dict[str, Any], method: str) -> str:
     """What it is worth, beside what it was compared with."""
     worth = []
     for metric in ("test perplexity", "validation perplexity"):
-        rows = {row["method"]: row for row in record["tables"][f"{metric}, from none"]}
-        of = {name: f"{rows[name]['mean']:.2f}" for name in (method, record["best_classical"], "none")}
+        rows = rows_of(record, metric)
+        of = {name: f"{rows[name]['mean']:.2f}" for name in (method, record["best_classical"], "none") if name in rows}
         others = ", ".join(f"{name} {value}" for name, value in of.items() if name != method)
         worth.append(f"{metric} {of[method]} over {len(rows[method]['values'])} seeds ({others})")
     return "; ".join(worth) + "; see docs/results.md"
@@ -48,12 +61,13 @@ def main() -> None:
     source = args.folder / "honest.json"
     if not source.exists():
         raise SystemExit(f"{source} is not there, which has the policies: run ptb_honest.py first")
-    record = json.loads(source.read_text())
+    policies = json.loads(source.read_text())["policies"]
     args.to.mkdir(parents=True, exist_ok=True)
-    for method in (name for name in record["policies"] if name.startswith(SEARCHED)):
-        searcher, tokens = method.removeprefix(SEARCHED), tuple(record["policies"][method])
+    for method in (name for name in policies if name.startswith(SEARCHED)):
+        searcher, tokens = method.removeprefix(SEARCHED), tuple(policies[method])
         search, number = number_of(args.folder, searcher, tokens)
-        (row,) = (row for row in record["tables"]["validation perplexity, from none"] if row["method"] == method)
+        record = last_table(args.folder, method)
+        row = rows_of(record, "validation perplexity")[method]
         provenance = Provenance(
             space=SPACE.describe(),
             study=f"ptb-txl, {search}, {searcher}",
@@ -61,7 +75,7 @@ def main() -> None:
             score=statistics.fmean(REWARD / value for value in row["values"]),
             model="Transformer-XL of 4 layers of 256, the recipe ptb-small",
             data="Penn Treebank",
-            rate=record["rates"][method],
+            rate=row["rate"],
             date=record["date"],
             software=record["trained"][-1]["versions"],
             note=f"after {record['lengths'][method]:,} steps: {said(record, method)}",

@@ -265,7 +265,9 @@ def test_entries_know_the_drop_of_their_own_copy():
     model, x = Block(), pictures(8, channels=4)
     with attached(model, identities(model, x), [Times(0.0)]):
         twin = copy.deepcopy(model)
-        assert twin.conv1.__dict__[KEY]["originals"][0] is twin.__dict__[KEY]["shortcut"]
+        drop, block = twin.conv1.__dict__[KEY]["originals"][0]
+        assert drop is twin.__dict__[KEY]["shortcut"]
+        assert block is twin
 
 
 class Nothing:

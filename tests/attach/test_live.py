@@ -157,7 +157,7 @@ def test_drawn_together_no_site_draws_again(images: torch.memory_format, monkeyp
     assert not drawn
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_drawn_ahead_the_masks_are_of_the_noise_of_then(compiled: bool) -> None:
     model = conv_model()
     on = ad.attach(model, ad.space(model, MAPS).sample(seed=0), rate=0.5, example=MAPS, live=True)

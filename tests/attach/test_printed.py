@@ -77,6 +77,17 @@ class TestAtRest:
         model.transformer.h[0].eval()
         assert "\nat rest: 8 of 16 sites with a pattern, in modules in eval mode\n" in str(on)
 
+    def test_a_frozen_module_within_the_one_that_names_the_site(self) -> None:
+        model, example = gpt2()
+        pattern = ad.SequencePattern(size=10, stride=0, share_t=False, share_c=False)
+        on = ad.attach(model, ad.TransformerPolicy(sites={"feedforward.output": pattern}), rate=0.1, example=example)
+        model.train()
+        for row in on.sites:
+            if row.role == "feedforward.output":
+                assert row.site.place.path != row.name.partition(":")[0]
+                model.get_submodule(row.site.place.path).eval()
+        assert "\nat rest: 2 of 2 sites with a pattern, in modules in eval mode" in str(on)
+
 
 class TestOwnDropout:
     def last(self, on: ad.Attachment) -> str:
@@ -143,6 +154,7 @@ class TestDetached:
         on.detach()
         on.detach()
         again = ad.attach(on.model, on.policy, rate=0.1, example=MAPS)
+        on.detach()
         assert not again.detached
         assert on.detached
 

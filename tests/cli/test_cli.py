@@ -186,6 +186,18 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, caplog: pytest.LogCapt
     assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
 
 
+def test_results_are_left_where_they_were(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a `resume` from another folder; one that names another is remembered in its turn."""
+    ok("search", "tiny", "--storage", tiny, "--trials", "2", "--out", "there")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    told = json.loads(ok("resume", "--storage", tiny, "--json"))
+    assert told["files"]["report"] == str(tmp_path / "there/report.html")
+    ok("resume", "--storage", tiny, "--out", "here")
+    with Ledger(tiny) as ledger:
+        assert ledger.read("tiny").info.attributes["out"] == str(tmp_path / "elsewhere/here")
+
+
 def test_the_data_are_looked_for_where_they_were(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By `resume` and `confirm`, which take them elsewhere when they are told."""
     looked: list[str | None] = []

@@ -1,5 +1,6 @@
 """`confirm`: the best policies of a study, trained again with new seeds."""
 
+import inspect
 import json
 import re
 import shutil
@@ -8,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import tiny_recipe
-from cli_tools import ok, refused
+from cli_tools import ok, refused, run
 
 import autodropout as ad
 import small_study
 from autodropout import recipes
+from autodropout.cli.confirming import confirm
 from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposal
 from autodropout.search.records import Outcome, StudyInfo
@@ -20,6 +22,7 @@ from autodropout.search.states import State
 from autodropout.spaces import Policy
 from autodropout.training.run import Run, Scores
 
+FIRST: int = inspect.signature(confirm).parameters["first_seed"].default
 TRAINED: list[tuple[str, int]] = []
 DEVICES: set[object] = set()
 
@@ -34,7 +37,8 @@ class Unlucky(tiny_recipe.Training):
         found = super().fit(regularizer, rate, seed, run).reward
         TRAINED.append((f"{rate:g}", seed))
         DEVICES.add(run.device)
-        return Scores(self.none if regularizer is None else seed / 100 - found, {"validation_accuracy": found})
+        reward = self.none if regularizer is None else (seed - FIRST) / 100 - found
+        return Scores(reward, {"validation_accuracy": found})
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,8 @@ def test_the_best_are_trained_again_and_the_best_of_these_is_left(study: ad.Stud
     said = ok("confirm", "tiny", "--top", "4", "--seeds", "3")
     assert "better than no policy" not in said
     top = study.top(4)
-    assert sorted(TRAINED) == sorted([("0", seed) for seed in range(3)] + [("0.2", s) for s in range(3)] * 4)
+    new = range(FIRST, FIRST + 3)
+    assert sorted(TRAINED) == sorted([("0", seed) for seed in new] + [("0.2", seed) for seed in new] * 4)
     assert re.search(r"^none +0 +-2\.0000 .* 3$", said, re.M), "differences are from no policy at all"
     worst = min(top, key=lambda trial: trial.value)  # the first of equals, as `max` has it of their means
     mean = 0.01 - worst.value
@@ -104,11 +109,36 @@ def test_no_policy_is_left_where_none_is_better_than_no_policy(
     assert len(found["rows"]) == 6
 
 
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_no_policy_is_left_where_all_diverge(
+    study: ad.Study, monkeypatch: pytest.MonkeyPatch, all_of_them: bool
+) -> None:
+    def diverges(self: Unlucky, regularizer: Policy | None, *given: object) -> Scores:
+        if regularizer is None and not all_of_them:
+            return Scores(0.5, {"validation_accuracy": 0.5})
+        raise FloatingPointError("train_loss is nan at step 7")
+
+    ok("confirm", "--top", "2", "--seeds", "2")
+    left = Path("out/tiny/confirm/policy.json")
+    assert "got 'gpu'" in refused("confirm", "--device", "gpu")
+    assert left.exists(), "a mistake changes nothing"
+    monkeypatch.setattr(Unlucky, "fit", diverges)
+    given = ("confirm", "--top", "2", "--seeds", "2", "--first-seed", "7")
+    result = run(*given)
+    assert result.exit_code == 1
+    assert "diverged" in result.stderr
+    assert not left.exists()
+    if not all_of_them:
+        assert re.search(r"^trial \d+ +0\.2 +diverged +0 of 2", result.stdout, re.M), "the table comes first"
+        told = json.loads(run(*given, "--json").stdout)
+        assert (told["best"], told["policy"], len(told["rows"])) == (None, None, 6)
+
+
 def test_what_was_confirmed_is_not_trained_again(study: ad.Study) -> None:
     ok("confirm", "--top", "2", "--seeds", "2")
     TRAINED.clear()
     found = json.loads(ok("confirm", "--top", "3", "--seeds", "2", "--json"))
-    assert TRAINED == [("0.2", 0), ("0.2", 1)]
+    assert TRAINED == [("0.2", FIRST), ("0.2", FIRST + 1)]
     assert found["best"]["in_search"] == study.top(3)[-1].value
     assert len(found["rows"]) == 8
     assert Path(found["policy"]).exists()

@@ -1,9 +1,11 @@
 """The commands around a search, on a recipe that takes no time: what is trained, how often, and what is told."""
 
+import inspect
 import json
 import re
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 import small_study
 from autodropout import recipes
-from autodropout.cli import app
+from autodropout.cli import app, confirming, experiments
 from autodropout.data.digits import load
 from autodropout.recipes import comparison
 from autodropout.recipes.digits import digits
@@ -141,6 +143,15 @@ def test_ablate_and_transfer() -> None:
     assert Path("out/tiny/transfer/policy.json").exists()
 
 
+def test_a_transfer_that_cannot_begin_leaves_no_policy() -> None:
+    for given, message in (
+        (("--policy", "policy.json", "--device", "gpu"), "got 'gpu'"),
+        (("--policy", "other.json"), "a Transformer policy cannot go on a ConvNet"),
+    ):
+        assert message in refused("transfer", "tiny", *given)
+        assert not Path("out").exists()
+
+
 def test_a_policy_remembers_its_rate() -> None:
     sampled = small_study.SPACE.sample(seed=3)
     sampled.model_copy(update={"provenance": Provenance(rate=0.35)}).save("tuned.json")
@@ -180,8 +191,12 @@ def test_no_command_judges_with_the_luck_of_another() -> None:
         for more in (("--seeds", "3"), ("--seeds", "3", "--first-seed", "7"))
     ]
     assert seeds[1::2] == [{7, 8, 9}] * 3
-    own = [*seeds[::2], {0, 1, 2}]  # the last are `confirm`'s and `train`'s
-    assert len(set.union(*own)) == 12, "no two have one in common"
+    commands = (experiments.tune_rate, experiments.ablate, experiments.transfer, confirming.confirm)
+    firsts = [inspect.signature(command).parameters["first_seed"].default for command in commands]
+    assert seeds[::2] == [set(range(first, first + 3)) for first in firsts[:3]]
+    firsts.append(inspect.signature(experiments.train).parameters["seed"].default)
+    apart = [second - first for first, second in pairwise(sorted(firsts))]
+    assert min(apart) >= 100, "no two have one in common"
 
 
 def test_a_rate_too_high_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

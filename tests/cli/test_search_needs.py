@@ -48,6 +48,25 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_begins(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        (("--deadline", "nan"), 2, "a positive number of seconds, got nan"),
+        (("--deadline", "inf"), 2, "a positive number of seconds, got inf"),
+        (("--deadline", "0"), 2, "a positive number of seconds, got 0.0"),
+        (("--name", " "), 1, "no space around it, got ' '"),
+    ],
+)
+def test_what_cannot_be_searched_so_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, str], code: int, message: str
+) -> None:
+    monkeypatch.setattr("autodropout.study.search", begin)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # or a message is broken into lines
+    assert message in refused("search", "digits", *given, code=code)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_search_without_the_gpu_it_is_meant_for_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_recipe.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)

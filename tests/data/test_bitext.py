@@ -44,8 +44,9 @@ def test_a_damaged_gzip_and_a_wrong_encoding(tmp_path: Path) -> None:
     packed = gzip.compress(b"eins\n" * 1000)
     (tmp_path / "cut.gz").write_bytes(packed[:-12])
     (tmp_path / "no.gz").write_bytes(b"eins\n")
+    (tmp_path / "wrong.gz").write_bytes(packed[:10] + b"\xff" * 20 + packed[30:])
     (tmp_path / "latin").write_bytes(b"f\xfcnf\n")
-    for name, message in (("cut.gz", "damaged"), ("no.gz", "damaged"), ("latin", "not UTF-8")):
+    for name, message in (("cut.gz", "damaged"), ("no.gz", "damaged"), ("wrong.gz", "damaged"), ("latin", "not UTF-8")):
         with pytest.raises(ValueError, match=f"{name} is {message}"):
             list(lines(tmp_path / name))
 

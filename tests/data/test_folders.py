@@ -1,10 +1,11 @@
 """Where datasets are looked for, and what is said when one is not there."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from autodropout.data import MissingData
+from autodropout.data import MissingData, cifar10, ptb, tatoeba
 from autodropout.data.folders import beside, find, find_either, gzipped_or_not, root
 
 
@@ -63,10 +64,22 @@ def test_what_is_missing_says_where_and_what_to_do(tmp_path: Path) -> None:
 
 def test_a_gzipped_file_stands_for_the_plain_one(tmp_path: Path) -> None:
     put(tmp_path / "sets", "a.txt.gz")
-    assert find("sets", ("a.txt",), data=tmp_path) == tmp_path / "sets"
+    assert find("sets", ("a.txt",), data=tmp_path, gzipped=True) == tmp_path / "sets"
+    assert find_either("sets", ("official",), ("a.txt",), data=tmp_path, gzipped=True) == (tmp_path / "sets", False)
     assert gzipped_or_not(tmp_path / "sets/a.txt").name == "a.txt.gz"
+    with pytest.raises(MissingData, match=r"no sets \(a.txt\)"):
+        find("sets", ("a.txt",), data=tmp_path)
     put(tmp_path / "sets", "a.txt")
     assert gzipped_or_not(tmp_path / "sets/a.txt").name == "a.txt"
+
+
+def test_what_is_read_plain_is_missing_where_it_is_gzipped(tmp_path: Path) -> None:
+    put(tmp_path / "ptb", *(f"{file}.gz" for file in ptb.FILES))
+    put(tmp_path / "cifar10", *(f"{file}.gz" for file in (*cifar10.TRAINING_FILES, cifar10.TEST_FILE)))
+    put(tmp_path / tatoeba.name("de"), "deu.txt.gz")
+    for looked_for in (ptb.folder, cifar10.folder, partial(tatoeba.folder, "de")):
+        with pytest.raises(MissingData, match="To mend it"):
+            looked_for(tmp_path)
 
 
 def test_either_layout(tmp_path: Path) -> None:
@@ -81,5 +94,10 @@ def test_either_layout(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert beside(tmp_path) == tmp_path
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
-    assert beside(tmp_path / "ptb") == tmp_path / "home/.cache/autodropout/prepared/ptb"
-    assert beside(tmp_path / "ptb").is_dir()
+    kept = beside(tmp_path / "ptb")
+    assert kept.parent == tmp_path / "home/.cache/autodropout/prepared"
+    assert kept.name.startswith("ptb-")
+    assert kept.is_dir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert beside(tmp_path / "link/ptb") == beside(tmp_path / "ptb") == kept
+    assert beside(tmp_path / "other/ptb") != kept, "another dataset, though its folder has the same name"

@@ -1,6 +1,7 @@
 """Decoded images in one mapped file: decoded once, continued after a kill, never half of one."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -51,6 +52,24 @@ def test_it_grows_and_nothing_is_decoded_twice(files: ImageFiles, tmp_path: Path
     assert len(decoded) == 19
 
 
+@pytest.mark.parametrize("same_time", [False, True])
+def test_a_file_that_was_replaced_is_decoded(
+    files: ImageFiles, tmp_path: Path, decoded: list[str], same_time: bool
+) -> None:
+    stored(files, 15, 8, tmp_path, "train")
+    changed, other = files.folder / files.paths[0], files.folder / files.paths[-1]
+    status = changed.stat()
+    changed.write_bytes(other.read_bytes() + (b"longer" if same_time else b""))
+    later = status.st_mtime_ns + (0 if same_time else 1_000_000)
+    os.utime(changed, ns=(status.st_atime_ns, later))
+    images = stored(files, 15, 8, tmp_path, "train")
+    assert images[0].equal(images[-1])
+    assert images.equal(torch.stack([image for image, _ in Decoded(files, 8)]))
+    assert len(decoded) == 30
+    stored(list_images(files.folder, CLASSES), 15, 8, tmp_path, "train")
+    assert len(decoded) == 30, "nothing has changed since"
+
+
 def test_a_reader_cannot_change_the_store(files: ImageFiles, tmp_path: Path) -> None:
     stored(files, 15, 8, tmp_path, "train").zero_()
     assert stored(files, 15, 8, tmp_path, "train").any()
@@ -58,11 +77,13 @@ def test_a_reader_cannot_change_the_store(files: ImageFiles, tmp_path: Path) -> 
 
 def test_after_an_error_it_continues(files: ImageFiles, tmp_path: Path, decoded: list[str]) -> None:
     bad = files.folder / files.paths[9]
-    whole = bad.read_bytes()
-    bad.write_bytes(whole[:40])
+    whole, status = bad.read_bytes(), bad.stat()
+    bad.write_bytes(whole[:40].ljust(len(whole), b"\0"))
+    os.utime(bad, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a disk that cannot be read for a while
     with pytest.raises(ValueError, match=r"n02/004.JPEG cannot be read"):
         stored(files, 15, 8, tmp_path, "train")
     bad.write_bytes(whole)
+    os.utime(bad, ns=(status.st_atime_ns, status.st_mtime_ns))
     before = len(decoded)
     images = stored(files, 15, 8, tmp_path, "train")
     assert len(decoded) - before == 15 - 8  # two chunks of four were safe

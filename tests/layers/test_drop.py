@@ -98,7 +98,7 @@ def test_rates_outside_the_unit_interval_are_refused(rate: float) -> None:
     with pytest.raises(ValueError, match=str(rate)):
         Drop(Dropout(), rate, site=0)
     drop = Drop(Dropout(), 0.5, site=0)
-    with pytest.raises(ValueError, match="rate must lie in"):
+    with pytest.raises(ValueError, match="rate must be a number in"):
         drop.set_rate(rate)
     assert drop.rate.item() == 0.5
 

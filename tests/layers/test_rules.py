@@ -9,6 +9,7 @@ from torch import Tensor
 from autodropout.layers import (
     ConvRule,
     DropBlock,
+    DropLayer,
     Dropout,
     Rule,
     SequenceRule,
@@ -17,6 +18,7 @@ from autodropout.layers import (
     VariationalDropout,
     WordDropout,
     rescale,
+    rules,
 )
 from autodropout.patterns import Tiling, conv_mask
 from autodropout.spaces import ConvPattern, SequencePattern
@@ -175,6 +177,31 @@ def test_dropblock_realises_its_rate(size: int, block: int, rate: float) -> None
     h = torch.ones(units // 10, 10, size, size)
     shares = (run(DropBlock(block), h, rate) == 0).double().mean((2, 3)).flatten()
     assert abs(shares.mean() - rate) < 4.3 * shares.std() / units**0.5 + 1e-4
+
+
+@pytest.mark.parametrize("density", [0.0, 1e-6, 4e-6, 4e-5, 1e-3, 0.1, 0.999, 1.0])
+def test_corners_are_as_rare_as_they_should_be(density: float) -> None:
+    """Also below what one draw of 16 bits can tell from nothing."""
+    first, second = ((rate * 2**16).round() / 2**16 for rate in rules._two_rates(torch.tensor(density)))
+    assert float(first) <= 1.0
+    assert float(first * second) == pytest.approx(density, rel=0.008)
+
+
+@pytest.mark.parametrize("rule", [VariationalDropout(), WordDropout(), SequenceRule(SequencePattern.none())], ids=repr)
+def test_tokens_are_needed(rule: Rule) -> None:
+    with pytest.raises(ValueError, match=r"needs a tensor of shape \(\.\.\., T, C\), got \(6,\)"):
+        run(rule, torch.ones(6), 0.5)
+
+
+def test_a_transformer_pattern_of_nothing() -> None:
+    h = torch.ones(2, 4, 6)
+    assert run(SequenceRule(SequencePattern.none()), h, 0.5) is h
+
+
+@pytest.mark.parametrize("rate", ["0.1", None, True, 1.5, float("nan")])
+def test_what_is_no_rate(rate: object) -> None:
+    with pytest.raises(ValueError, match=r"rate must be a number in \[0, 1\], got"):
+        DropLayer(Dropout(), rate)
 
 
 def against(peer: Callable[[Tensor], Tensor], rule: Rule, shape: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import autodropout as ad
+from autodropout.recipes import get
 from autodropout.recipes import images as recipes
 from autodropout.training import ImageTraining, Pictures, RmsProp, Run, Sgd, SlowCosine
 from autodropout.training.semi_supervised import FixMatch, Uda
@@ -46,7 +47,13 @@ def test_the_searches_are_the_papers() -> None:
     few = recipes.cifar10_4k_search()
     assert (few.pictures.train, few.pictures.validation) == (3_600, 400)
     assert replace(few, pictures=cifar.pictures) == cifar
-    assert recipes.SEARCH_RATE == 0.2
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar10-4k", "resnet50", "imagenet-10", "efficientnet-b0"])
+def test_every_search_has_the_papers_rate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert get(name).rate == 0.2
+    monkeypatch.setattr(recipes, "SEARCH_RATE", 0.9)
+    assert get(name).rate == 0.9, "it is said in one place"
 
 
 def test_the_final_runs_are_the_papers() -> None:
@@ -60,7 +67,6 @@ def test_the_final_runs_are_the_papers() -> None:
     )
     for training in (wide, resnet, recipes.efficientnet("b7")):
         assert training.pictures.validation == 0
-    assert (recipes.WRN_28_10_RATE, recipes.RESNET50_RATE, recipes.EFFICIENTNET_RATE) == (0.6, 0.3, 0.5)
 
 
 @pytest.mark.parametrize(("size", "resolution"), [("b0", 224), ("b3", 300), ("b5", 456), ("b7", 600)])

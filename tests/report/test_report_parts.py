@@ -110,6 +110,11 @@ def test_masks_follow_their_seed() -> None:
 
 
 @pytest.mark.parametrize("space", [SPACE, TransformerSpace()])
+def test_masks_of_the_last_seed_there_is(space: ConvSpace | TransformerSpace) -> None:
+    assert len(policy_masks(space.sample(seed=0), seed=2**63 - 1)) == len(policy_masks(space.sample(seed=0)))
+
+
+@pytest.mark.parametrize("space", [SPACE, TransformerSpace()])
 def test_masks_are_drawn(tmp_path: Path, space: ConvSpace | TransformerSpace) -> None:
     draw_masks(space.sample(seed=0), tmp_path / "masks.png")
     assert matplotlib.image.imread(tmp_path / "masks.png").std() > 0.1  # not an empty sheet

@@ -175,6 +175,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     journal.add([Entry(trial(0))])
     with pytest.raises(ValueError, match=r"has the trial .* already"):
         journal.add([Entry(trial(0))])
+    with pytest.raises(ValueError, match=r"is to have the trial \('search', 'random', 1, .*\) 2 times"):
+        journal.add([Entry(trial(1)), Entry(trial(2)), Entry(trial(1))])
     with pytest.raises(TableError, match="nothing describes the training 'large'"):
         journal.add([Entry(trial(1, training="large"))])
     with pytest.raises(TableError, match="the training 'small' has another layers there"):

@@ -160,8 +160,11 @@ def test_from_proxy_to_table(
     run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
-    assert ours.provenance.rate == honest["rates"]["policy of controller"]
-    assert f"test perplexity {found['policy of controller']['mean']:.2f} over 2 seeds" in ours.provenance.note
+    last = {row["method"]: row for row in bracketed["tables"]["test perplexity, from policy of random"]}
+    assert ours.provenance.rate == last["policy of controller"]["rate"]
+    assert f"test perplexity {last['policy of controller']['mean']:.2f} over 2 seeds" in ours.provenance.note
+    older = ad.load(tmp_path / "policies" / "ptb-controller-paper.json")
+    assert older.provenance.rate == honest["rates"]["policy of controller-paper"], "no later table has it"
     searched = {
         e.trial.number: e.trial for e in Journal(tmp_path / "search.jsonl").entries if e.trial.method == "random"
     }

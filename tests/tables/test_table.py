@@ -96,6 +96,37 @@ def test_queries_need_a_length_and_keep_the_test_set_apart() -> None:
     assert table.scores(policy, steps=STEPS, rate=0.3) == {}
 
 
+def test_scores_are_those_of_all_that_do_the_same() -> None:
+    """Sizes of 0 in two places: their other tokens have no effect."""
+    plain, other = (3, 1, 0, 1, *(0,) * 8), (3, 1, 0, 1, 0, 2, 1, 1, *(0,) * 4)
+    table = Table("some", SPACE, TRAININGS, [Entry(trial(0, tokens=plain)), Entry(trial(1, 5, tokens=other))])
+    for tokens in (plain, other):
+        assert set(table.scores(SPACE.decode(tokens), steps=STEPS, rate=0.1)) == {0, 5}
+
+
+def test_a_seed_with_several_scores_needs_a_phase_or_a_method() -> None:
+    again = dataclasses.replace(trial(0), phase="again", value=0.5)
+    table = Table("some", SPACE, TRAININGS, [Entry(trial(0)), Entry(again)])
+    policy, asked = SPACE.sample(0), {"steps": STEPS, "rate": 0.1}
+    with pytest.raises(TableError, match=r"'some' has 2 scores of .* seed 0; name a phase: 'search', 'again'"):
+        table.scores(policy, **asked)
+    assert table.scores(policy, phase="again", **asked) == {0: 0.5}
+    assert table.scores(policy, phase="search", **asked) == {0: trial(0).value}
+    with pytest.raises(TableError, match="no phase 'proxy'; there are 'search', 'again'"):
+        table.scores(policy, phase="proxy", **asked)
+    tpe = dataclasses.replace(trial(0), method="tpe", value=0.25)
+    table = Table("some", SPACE, TRAININGS, [Entry(trial(0)), Entry(tpe)])
+    with pytest.raises(TableError, match="seed 0; name a method: 'random', 'tpe'"):
+        table.scores(policy, phase="search", **asked)
+    assert table.scores(policy, method="tpe", **asked) == {0: 0.25}
+    twice = dataclasses.replace(trial(0), number=7, value=0.25)
+    with pytest.raises(TableError, match="seed 0, in one phase and by one method"):
+        Table("some", SPACE, TRAININGS, [Entry(trial(0)), Entry(twice)]).scores(policy, **asked)
+    same = dataclasses.replace(trial(0), phase="again")
+    agreed = Table("some", SPACE, TRAININGS, [Entry(trial(0)), Entry(same)]).scores(policy, **asked)
+    assert agreed == {0: trial(0).value}, "they agree"
+
+
 def test_a_printed_table_says_what_is_in_it() -> None:
     methods = ["none", *["random"] * 3, "dropout", "word_dropout", "tpe", "controller"]
     kept = [Entry(trial(number, method=method)) for number, method in enumerate(methods)]

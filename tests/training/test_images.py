@@ -307,6 +307,14 @@ def test_bad_data_is_said_before_training(
         TRAINING.fit(None, 0.0, 0)
 
 
+def test_a_final_run_that_does_not_ask_for_the_test_is_refused_before_images_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(digits, "load", lambda *_: pytest.fail("it read the images"))
+    with pytest.raises(ValueError, match=r"no validation images to be judged by: a final run, .*--test"):
+        replace(TRAINING, pictures=replace(PICTURES, validation=0)).fit(None, 0.0, 0)
+
+
 def test_without_validation_a_final_run_is_judged_by_the_test_part_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits, "load", digits_with(validation=Labelled(IMAGES[:0], LABELS[:0])))
     heard: list[int] = []

@@ -1,12 +1,11 @@
 """What a user may hand to `attach` and its like, and what is said of anything else."""
 
-import math
 import os
 
 from torch import nn
 
 from autodropout.layers import BASELINES, Baseline
-from autodropout.layers.given import is_number, told
+from autodropout.layers.given import checked_rate, told
 from autodropout.spaces import ConvPolicy, Policy, TransformerPolicy
 
 
@@ -38,14 +37,6 @@ def choose_rate(policy: Policy | Baseline, rate: float | None) -> float:
         nowhere = "a baseline has none of its own" if isinstance(policy, Baseline) else "the policy records none"
         raise ValueError(f"no rate was given, and {nowhere}: pass rate=0.2, say")
     return checked_rate(chosen)
-
-
-def checked_rate(rate: object) -> float:
-    """A rate as Python's own number; NumPy's, of a grid or a schedule, are welcome."""
-    number = float(rate) if is_number(rate) else math.nan
-    if not 0.0 <= number <= 1.0:
-        raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
-    return number
 
 
 def _hint(policy: object) -> str:

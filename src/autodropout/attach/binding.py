@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autodropout.attach.arguments import check_model, check_model_and_policy, check_policy, checked_rate, choose_rate
+from autodropout.attach.arguments import check_model, check_model_and_policy, check_policy, choose_rate
 from autodropout.attach.assign import Depth, at_every_site, group_sizes, left_out, rules, shares
 from autodropout.attach.guard import forget_compiled, unwrap, watch
 from autodropout.attach.hooks import KEY, remove_all, store
@@ -24,6 +24,7 @@ from autodropout.attach.table import brief, can_drop, table
 from autodropout.attach.together import Together
 from autodropout.layers import Baseline, Drop, Rule
 from autodropout.layers.drop import is_channels_last
+from autodropout.layers.given import checked_rate
 from autodropout.spaces import ConvSpace, Policy, TransformerSpace
 
 
@@ -91,7 +92,8 @@ class Attachment:
             raise RuntimeError("this attachment was taken off its model by detach(): attach the policy again")
 
     def set_rate(self, rate: float) -> None:
-        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up as they are.
+        """Give every site its share of `rate`. Compiled code and captured CUDA graphs take it up as they are; from 0
+        to more than 0 only those of a live attachment, since at 0 no drop is compiled or captured.
 
         Raises:
             RuntimeError: after `detach()`.
@@ -129,7 +131,7 @@ class Attachment:
     def draw_from(self, noise: Tensor | None) -> None:
         """Make every mask a function of `noise`, a 0-d int64 tensor that whoever trains changes from step to step.
 
-        Of 64 random bits, that is: near numbers would give related masks. None: back to the device's generator.
+        None: back to the device's generator.
         """
         self._check_on()
         for bound in self.sites:
@@ -169,9 +171,10 @@ class Attachment:
             group.draw_ahead(samples)
 
     def detach(self) -> None:
-        """Take everything off: the model is then as it was before `attach`."""
-        remove_all(self.model)
-        forget_compiled()
+        """Take everything off: the model is then as it was before `attach`. A policy attached since stays."""
+        if not self.detached:
+            remove_all(self.model)
+            forget_compiled()
 
     def __str__(self) -> str:
         return brief(self) if self.detached else table(self)
@@ -259,8 +262,11 @@ def space(
     model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False
 ) -> ConvSpace | TransformerSpace:
     """The space of a model's policies: its groups, or its sites, found by tracing one eval forward on `example`."""
-    check_model(model)
-    finding = discover(unwrap(model), example, kind=kind, stem=stem)
+    on = attached(model)
+    if on is not None and on.kind == "transformer":  # what is found already; attention of torch's own is replaced there
+        finding = on._finding
+    else:
+        finding = discover(unwrap(model), example, kind=kind, stem=stem)
     if finding.kind == "convnet":
         return ConvSpace(groups=group_sizes(finding), resolution=_resolution(example))
     return TransformerSpace(sites=tuple(dict.fromkeys(site.role for site in finding.sites)))

@@ -70,7 +70,7 @@ def remove_all(model: nn.Module) -> None:
                 take_off(module)
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for number, hook in list(hooks.items()):
-                if getattr(hook, "__module__", "").startswith("autodropout.attach."):
+                if (getattr(hook, "__module__", None) or "").startswith("autodropout.attach."):
                     del hooks[number]
                     for flags in (
                         module._forward_hooks_with_kwargs,

@@ -3,7 +3,7 @@
     model + example --record--> graph of one eval forward --discover--> Finding(sites, unreached) --bind--> drops at
     their places
 
-`convnet.py` and `transformer.py` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during
+`convnet/` and `transformer/` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during
 training.
 """
 
@@ -33,6 +33,11 @@ class Role(StrEnum):
 
 class Place(Protocol):
     """A way to let a drop act on one tensor of a model's forward pass. Holds module paths, never modules."""
+
+    @property
+    def path(self) -> str:
+        """Of the module that must train for the drop to act."""
+        ...
 
     def put(self, model: nn.Module, drop: Drop) -> None:
         """Let `drop` act here while the model trains. Undone, with all others, by `hooks.remove_all`."""

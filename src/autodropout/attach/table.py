@@ -71,12 +71,11 @@ def _told(row: "BoundSite") -> str:
 
 
 def _at_rest(on: "Attachment") -> list[str]:
-    """A line on frozen parts: drops obey the flag of their own module, and all of them may be in eval mode."""
+    """A line on frozen parts: drops obey the flag of the module they are on, and all may be in eval mode."""
     if not on.model.training:
         return []
-    modules = dict(on.model.named_modules())
-    there = [modules.get(row.name.partition(":")[0]) for row in on.sites if can_drop(row)]
-    still = sum(module is not None and not module.training for module in there)
+    there = [on.model.get_submodule(row.site.place.path) for row in on.sites if can_drop(row)]
+    still = sum(not module.training for module in there)
     return [f"at rest: {still} of {len(there)} sites with a pattern, in modules in eval mode"] if still else []
 
 

@@ -1,5 +1,6 @@
 """`confirm`: the best policies of a study once more, with seeds that the search did not use."""
 
+import os
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +39,7 @@ def confirm(
     storage: StorageUrl = STORAGE,
     top: Top = 10,
     seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
+    first_seed: FirstSeed = 400,
     rate: SearchedRate = None,
     final: Final = False,
     out: RunFolder = None,
@@ -52,8 +53,8 @@ def confirm(
     """Train the best policies of a study again, with new seeds.
 
     The best of many scores is partly luck. Each policy is trained as in the search, beside no policy at all; the one
-    with the best mean is left in out/STUDY/confirm/policy.json. Where none is better than no policy, no file is left,
-    not that of an earlier run either.
+    with the best mean is left in out/STUDY/confirm/policy.json. Where none is better than no policy, or all diverge, no
+    file is left, not that of an earlier run either.
 
     \b
     Examples:
@@ -85,20 +86,22 @@ def confirm(
     data = data or (Path(plan.data) if plan.data else None)
     place = Place(out or Path(plan.out) / "confirm", data, device, bfloat16, compiled)
     variants = [Variant("none", None, 0.0), *(Variant(name, trial.policy, at) for name, trial in trials.items())]
+    path = place.out / "policy.json"
+    place.run(training)  # raises where nothing can be trained: then all stays as it is
+    _forget(path)
     rows = train_all(training, variants, range(first_seed, first_seed + seeds), place, together)
     if not rows:
         return
     means = {summary.variant.name: summary for summary in summaries(rows)}
     steady = [name for name in trials if not means[name].diverged]
     if not steady:
+        nothing = {"study": info.name, **as_data(rows, place), "best": None, "policy": None}
+        print_json(nothing) if as_json else typer.echo(table(rows))
         raise FloatingPointError(f"each of the {len(trials)} policies diverged with one of the new seeds or more")
     best = max(steady, key=lambda name: means[name].mean)
-    path = place.out / "policy.json"
     better = not means[best].mean <= means["none"].mean  # also where no policy at all diverged, and has no mean
     if better:
         _confirmed(trials[best], means[best], len(steady), at).save(path)
-    else:
-        path.unlink(missing_ok=True)
     if as_json:
         said = {"trial": trials[best].number, "in_search": trials[best].value, "mean": means[best].mean}
         print_json({"study": info.name, **as_data(rows, place), "best": said, "policy": str(path) if better else None})
@@ -112,6 +115,12 @@ def confirm(
     else:
         without = f"{means['none'].mean:.4f}"
         typer.echo(f"with new seeds none of them is better than no policy at all, {without}: no policy is written")
+
+
+def _forget(path: Path) -> None:
+    """Remove an earlier run's policy: it would be taken for the best of this one, however this one ends."""
+    if os.environ.get("RANK", "0") == "0":  # under torchrun the one that writes
+        path.unlink(missing_ok=True)
 
 
 def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:

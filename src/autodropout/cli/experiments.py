@@ -68,8 +68,8 @@ def train(
     \b
     Examples:
       autodropout train cifar10 --policy policy.json --rate 0.6 --test
-      autodropout train cifar10 --policy policy.json --rate 0.6 --method randaugment
-      autodropout train cifar10 --baseline dropblock --rate 0.1
+      autodropout train cifar10 --policy policy.json --rate 0.6 --method randaugment --test
+      autodropout train cifar10 --baseline dropblock --rate 0.1 --test
       autodropout train digits --smoke
     """
     chosen, what = _regularizer(policy, baseline)
@@ -189,12 +189,13 @@ def transfer(
     training = found.proxy if proxy else found.final
     moved = after.transferred(load(policy), training.space())
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
-    place.out.mkdir(parents=True, exist_ok=True)
-    moved.save(place.out / "policy.json")
     own = moved.recorded_rate
     if rate is None and own not in (None, found.rate):
         typer.echo(f"at a rate of {found.rate:g}, this task's; on its own the policy had {own:g}", err=True)
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
+    place.run(training)  # raises where nothing can be trained: then an earlier transfer's policy stays
+    place.out.mkdir(parents=True, exist_ok=True)
+    moved.save(place.out / "policy.json")
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
 
 

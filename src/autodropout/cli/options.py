@@ -1,5 +1,6 @@
 """The arguments that several commands take, and what the shell can complete for them."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,13 @@ def _engines() -> tuple[str, ...]:
 
 def _proposers() -> tuple[str, ...]:
     return PROPOSERS
+
+
+def _positive_seconds(value: float | None) -> float | None:
+    """As engines have it, but before anything is written."""
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter(f"it must be a positive number of seconds, got {value}")
+    return value
 
 
 def _studies(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -92,7 +100,10 @@ EngineName = Annotated[
     ),
 ]
 Deadline = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="End a child that takes longer, and try it again.")
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="End a child that takes longer, and try it again.", callback=_positive_seconds
+    ),
 ]
 OutFolder = Annotated[
     Path | None,

@@ -88,8 +88,10 @@ def search(
     from autodropout import recipes
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import existing
+    from autodropout.search.records import check_name
 
     chosen, name = recipes.get(recipe), name or recipe
+    check_name(name)  # a folder will be called so
     begun = existing(name, storage)
     if begun is None:
         plan = Plan.of_recipe(chosen, name)
@@ -109,7 +111,7 @@ def search(
             "deadline": deadline,
             "early_stopping": early_stopping,
             "rung": rung,
-            "out": out and str(out),
+            "out": out and str(out.absolute()),
             "data": data and str(data.absolute()),
         }
     )
@@ -154,7 +156,7 @@ def resume(
         "cpus_per_child": cpus,
         "gpus_per_child": gpus,
         "deadline": deadline,
-        "out": out and str(out),
+        "out": out and str(out.absolute()),
         "data": data and str(data.absolute()),
     }
     settings = {what: getattr(info, what) for what in FIXED} | ({"capacity": capacity} if capacity else {})

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import html
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -53,7 +54,7 @@ def lines(file: Path) -> Iterator[str]:
                 yield line.strip()
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error}") from None
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{file} is damaged: {error}") from None
 
 

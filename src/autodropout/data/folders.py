@@ -4,6 +4,7 @@ One folder holds them all, each under its own name (`cifar10/`, `ptb/`, ...) or 
 unpacks to (`cifar-10-batches-bin/`); it may also be the dataset's folder itself. Nothing is searched for elsewhere.
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,16 +38,23 @@ def user_cache() -> Path:
 
 
 def find(
-    name: str, files: Sequence[str], *, inside: Sequence[str] = (), data: Path | str | None = None, advice: str = ""
+    name: str,
+    files: Sequence[str],
+    *,
+    inside: Sequence[str] = (),
+    data: Path | str | None = None,
+    advice: str = "",
+    gzipped: bool = False,
 ) -> Path:
     """The folder that holds all of a dataset's files.
 
     Args:
         name: of the dataset, and of its folder.
-        files: what must be there, as paths relative to that folder; each may also be gzipped, its name ending in .gz.
+        files: what must be there, as paths relative to that folder.
         inside: folders that official archives unpack to, tried under the dataset's folder and under the root.
         data: see `root`.
         advice: what to do when it is missing, where `autodropout data get NAME` is not the answer.
+        gzipped: each file may also be there as .gz; for datasets that are read through `gzipped_or_not`.
 
     Raises:
         MissingData: no folder has all the files.
@@ -55,7 +63,8 @@ def find(
     folders = [top / name, *(top / name / part for part in inside), *(top / part for part in inside), top]
     incomplete = ""
     for folder in folders:
-        missing = [file for file in files if not gzipped_or_not(folder / file).exists()]
+        paths = {file: folder / file for file in files}
+        missing = [file for file, path in paths.items() if not (gzipped_or_not(path) if gzipped else path).exists()]
         if not missing:
             return folder
         if len(missing) < len(files) and not incomplete:
@@ -74,6 +83,7 @@ def find_either(
     inside: Sequence[str] = (),
     data: Path | str | None = None,
     advice: str = "",
+    gzipped: bool = False,
 ) -> tuple[Path, bool]:
     """The folder that holds a dataset's official files, and True; or one that holds its plain ones, and False.
 
@@ -81,10 +91,10 @@ def find_either(
         MissingData: there is neither.
     """
     try:
-        return find(name, official, inside=inside, data=data, advice=advice), True
+        return find(name, official, inside=inside, data=data, advice=advice, gzipped=gzipped), True
     except MissingData as missing:
         try:
-            return find(name, plain, data=data, advice=advice), False
+            return find(name, plain, data=data, advice=advice, gzipped=gzipped), False
         except MissingData:
             raise missing from None
 
@@ -96,9 +106,13 @@ def gzipped_or_not(file: Path) -> Path:
 
 
 def beside(folder: Path) -> Path:
-    """Where to keep what is made from a dataset: its folder, or the user's cache where that cannot be written to."""
+    """Where to keep what is made from a dataset: its folder, or the user's cache where that cannot be written to.
+
+    Two datasets whose folders have one name have two places there.
+    """
     if os.access(folder, os.W_OK):
         return folder
-    cache = user_cache() / "prepared" / folder.name
+    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+    cache = user_cache() / "prepared" / f"{folder.name}-{digest}"
     cache.mkdir(parents=True, exist_ok=True)
     return cache

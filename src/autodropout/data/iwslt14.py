@@ -75,7 +75,7 @@ def _parts(source: str, target: str, data: Path | str | None) -> tuple[Path, tup
     official = [*training, *(file for pair in tests for file in pair)]
     pairs = [(f"{part}.{source}", f"{part}.{target}") for part in ("train", "valid", "test")]
     plain = [file for pair in pairs for file in pair]
-    place, as_published = find_either(NAME, official, plain, inside=("de-en",), data=data, advice=ADVICE)
+    place, as_published = find_either(NAME, official, plain, inside=("de-en",), data=data, advice=ADVICE, gzipped=True)
     if not as_published:
         return place, tuple(in_parallel(place / one, place / other, without_bpe) for one, other in pairs)
     whole = in_parallel(place / training[0], place / training[1], tagged)

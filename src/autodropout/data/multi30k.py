@@ -53,4 +53,4 @@ def load(
 def folder(data: Path | str | None = None) -> Path:
     """Where the files of all languages are."""
     parts = ("train", "val", *(f"test_{test}" for test in TESTS))
-    return find(NAME, [f"{part}.{language}" for part in parts for language in LANGUAGES], data=data)
+    return find(NAME, [f"{part}.{language}" for part in parts for language in LANGUAGES], data=data, gzipped=True)

@@ -72,7 +72,7 @@ def _parts(source: str, target: str, data: Path | str | None) -> tuple[Path, tup
     test = (f"test-full/newstest2014-fren-src.{source}.sgm", f"test-full/newstest2014-fren-ref.{target}.sgm")
     plain = [(f"{part}.{source}", f"{part}.{target}") for part in ("train", "valid", "test")]
     files = ([file for pair in layout for file in pair] for layout in ((*corpora, valid, test), plain))
-    place, as_published = find_either(NAME, *files, data=data, advice=ADVICE)
+    place, as_published = find_either(NAME, *files, data=data, advice=ADVICE, gzipped=True)
     if not as_published:
         return place, tuple(in_parallel(place / one, place / other) for one, other in plain)
     training = joined(in_parallel(place / one, place / other) for one, other in corpora)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from autodropout.layers.given import told
+from autodropout.layers.given import checked_rate, told
 from autodropout.patterns.bits import on_gpu
 from autodropout.patterns.draws import fresh, stream
 
@@ -123,8 +123,7 @@ class Drop:
 
     def set_rate(self, rate: float) -> None:
         """In place, so that compiled code and captured CUDA graphs see it; only a change from or to zero recompiles."""
-        if not 0.0 <= rate <= 1.0:
-            raise ValueError(f"rate must lie in [0, 1], got {rate}")
+        rate = checked_rate(rate)
         self.rate.fill_(rate)
         self.active = self.live or rate > 0.0
 

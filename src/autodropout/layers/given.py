@@ -1,5 +1,6 @@
 """What a user gave, as checks and error messages see it."""
 
+import math
 import os
 from numbers import Integral, Real
 from typing import TypeGuard
@@ -25,3 +26,11 @@ def is_whole(value: object) -> bool:
 def is_number(value: object) -> TypeGuard[Real]:
     """Whether this is a real number, NumPy's included; a bool is none."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def checked_rate(rate: object) -> float:
+    """A rate as Python's own number; NumPy's, of a grid or a schedule, are welcome."""
+    number = float(rate) if is_number(rate) else math.nan
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
+    return number

@@ -153,7 +153,7 @@ def _conv_draws(group: ConvGroup, seed: int, units: int) -> Tensor:
         return torch.ones(0, height, width, dtype=torch.bool)
     tiling = Tiling(cells.size, cells.stride, p.repeat, p.share_c, p.rotate, p.shear_x, p.shear_y)
     shape = (units, 1, height, width) if p.share_c else (1, units, height, width)
-    mask, _ = conv_mask(tiling, shape, torch.tensor(1.0), torch.tensor(seed))
+    mask, _ = conv_mask(tiling, shape, torch.tensor(1.0), _seed(seed))
     return mask.view(units, height, width)
 
 
@@ -163,9 +163,12 @@ def _sequence_panels(pattern: SequencePattern, rate: float, seed: int) -> Tensor
         return torch.ones(0, _CHANNELS, _TOKENS, dtype=torch.bool)
     runs = Runs(pattern.size, pattern.stride, pattern.share_t, pattern.share_c)
     for further in range(_DRAWS):  # a pattern that is shared by all seldom drops anything: show a draw where it does
-        mask, _ = sequence_mask(
-            runs, (1, _TOKENS, _CHANNELS), torch.tensor(rate), torch.tensor(seed + _NEXT_DRAW * further)
-        )
+        mask, _ = sequence_mask(runs, (1, _TOKENS, _CHANNELS), torch.tensor(rate), _seed(seed + _NEXT_DRAW * further))
         if not mask.all():
             break
     return mask[0].expand(_TOKENS, _CHANNELS).T[None]
+
+
+def _seed(number: int) -> Tensor:
+    """A seed that was counted on, which after the last that torch takes goes on from 0."""
+    return torch.tensor(number % 2**63)

@@ -22,6 +22,15 @@ MAX_NAME = 200
 MAX_SEED = 2**63 - 1
 
 
+def check_name(name: str) -> None:
+    """Raise ValueError where a study cannot be called so."""
+    is_text = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not is_text or not 0 < len(name) <= MAX_NAME:
+        raise ValueError(
+            f"a study's name has 1 to {MAX_NAME} printable characters and no space around it, got {name!r}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class StudyInfo:
     """A study. All but `capacity` and `attributes` is fixed for its life."""
@@ -38,11 +47,7 @@ class StudyInfo:
     attributes: Mapping[str, Any] = field(default_factory=dict)  # what else to know about it, as JSON data
 
     def __post_init__(self) -> None:
-        is_text = isinstance(self.name, str) and self.name.isprintable() and self.name == self.name.strip()
-        if not is_text or not 0 < len(self.name) <= MAX_NAME:
-            raise ValueError(
-                f"a study's name has 1 to {MAX_NAME} printable characters and no space around it, got {self.name!r}"
-            )
+        check_name(self.name)
         if type(self.seed) is not int or not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"a study's seed is an integer in 0..2^63-1, got {self.seed!r}")
         for what, number in (("capacity", self.capacity), ("minibatch", self.minibatch)):

@@ -20,7 +20,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from autodropout.spaces import ConvSpace, Policy, TransformerSpace, space_from_dict
+from autodropout.spaces import ConvSpace, Policy, TransformerSpace, canonical, space_from_dict
 from autodropout.spaces.atomic import write_atomically
 from autodropout.tables.parquet import pack, unpack
 from autodropout.tables.trials import Entry, Journal, TableError, TableTrial, check_entries
@@ -125,14 +125,41 @@ class Table:
         found = self._select(steps, training, phase, method, rate)
         return [(entry.trial, entry.test) for entry in found if entry.test is not None]
 
-    def scores(self, policy: Policy, *, steps: int, rate: float, training: str | None = None) -> dict[int, float]:
-        """What a policy came to on validation data, by seed; empty where it was not tried."""
-        tokens = self.space.encode(policy)
-        found = self.trials(steps=steps, training=training, rate=rate)
-        return {trial.seed: trial.value for trial in found if trial.tokens == tokens and trial.value is not None}
+    def scores(
+        self,
+        policy: Policy,
+        *,
+        steps: int,
+        rate: float,
+        training: str | None = None,
+        phase: str | None = None,
+        method: str | None = None,
+    ) -> dict[int, float]:
+        """What a policy, or one that does the same, came to on validation data, by seed; empty where none was tried.
+
+        Raises:
+            TableError: a seed has several scores, of trainings that a phase or a method tells apart: name one.
+        """
+        does = canonical(self.space, self.space.encode(policy))
+        by_seed: dict[int, list[TableTrial]] = {}
+        for trial in self.trials(steps=steps, training=training, phase=phase, method=method, rate=rate):
+            if trial.value is not None and canonical(self.space, trial.tokens) == does:
+                by_seed.setdefault(trial.seed, []).append(trial)
+        return {seed: self._one_value(seed, trials) for seed, trials in by_seed.items()}
 
     def policy(self, trial: TableTrial) -> Policy:
         return self.space.decode(trial.tokens)
+
+    def _one_value(self, seed: int, trials: Sequence[TableTrial]) -> float:
+        """The score that trials of one policy and seed agree on; which of several is meant is the caller's to say."""
+        values = {trial.value: None for trial in trials if trial.value is not None}
+        if len(values) > 1:
+            said = f"table {self.name!r} has {len(values)} scores of that policy with seed {seed}"
+            for what in ("phase", "method"):
+                if len(names := {getattr(trial, what): None for trial in trials}) > 1:
+                    raise TableError(f"{said}; name a {what}: {_listed(names)}")
+            raise TableError(f"{said}, in one phase and by one method; `trials` has them all")
+        return next(iter(values))
 
     def _select(
         self, steps: int, training: str | None, phase: str | None, method: str | None, rate: float | None

@@ -16,6 +16,7 @@ The score on the test set stands beside a trial, in its `Entry`, and not inside 
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -201,6 +202,9 @@ class Journal:
         check_entries(entries, self.space, self.trainings, str(self.path))
         if repeated := self.keys & {entry.trial.key for entry in entries}:
             raise ValueError(f"{self.path} has the trial {min(repeated)} already")
+        times = Counter(entry.trial.key for entry in entries)
+        if repeated := {key for key, number in times.items() if number > 1}:
+            raise ValueError(f"{self.path} is to have the trial {min(repeated)} {times[min(repeated)]} times")
         self._append([to_dict(entry) for entry in entries])
         self.entries.extend(entries)
 

@@ -154,6 +154,8 @@ class ImageTraining:
             ValueError: the images are not what they should be, or there are none to be judged by.
             FloatingPointError: the loss or a logit was not finite.
         """
+        if not self.pictures.validation and not run.test:  # before images are read, which may take hours
+            raise _nothing_to_be_judged_by()
         splits = self.load()
         part = _judging_part(splits, run)
         held_out: Labelled = getattr(splits, part)
@@ -240,7 +242,11 @@ def _judging_part(splits: Splits | SemiSplits, run: Run) -> str:
         return "validation"
     if run.test and len(splits.test):
         return "test"
-    raise ValueError(
+    raise _nothing_to_be_judged_by()
+
+
+def _nothing_to_be_judged_by() -> ValueError:
+    return ValueError(
         "there are no validation images to be judged by: a final run, which trains on all, must ask for the test: "
         "--test, in Python Run(test=True)"
     )

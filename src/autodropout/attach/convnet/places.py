@@ -49,6 +49,10 @@ class IdentityShortcut:
     entries: tuple[str, ...]  # the modules by which all else in the block reads it
     shared: tuple[str, ...] = ()  # those of them that also run elsewhere, as an activation used twice
 
+    @property
+    def path(self) -> str:
+        return self.block
+
     def put(self, model: nn.Module, drop: Drop) -> None:
         block = model.get_submodule(self.block)
         slots = store(block)
@@ -62,7 +66,7 @@ class IdentityShortcut:
                 slots["originals"] = {}
                 # Before all other hooks: a branch may begin with a block of its own, which must drop what it gets back.
                 entry.register_forward_pre_hook(hand_original, prepend=True)
-            slots["originals"][drop.site] = None if path in self.shared else drop
+            slots["originals"][drop.site] = None if path in self.shared else (drop, block)
 
 
 def hand_dropped(module: nn.Module, args: Any) -> Any:
@@ -88,11 +92,11 @@ def hand_original(module: nn.Module, args: Any) -> Any:
     inside the block that is reentrant or nested in another, and never set where `block.forward` is called directly.
     """
     x = args[0]
-    originals: dict[int, Drop | None] = module.__dict__[KEY]["originals"]
+    originals: dict[int, tuple[Drop, nn.Module] | None] = module.__dict__[KEY]["originals"]
     if getattr(x, "_autodropout_site", None) in originals:
         if not x.requires_grad or torch.is_grad_enabled():
             return (x._autodropout_original, *args[1:])
-    elif not (module.training and x.numel() and any(drop is not None and drop.active for drop in originals.values())):
+    elif not (x.numel() and any(of is not None and of[0].active and of[1].training for of in originals.values())):
         return None
     raise RuntimeError(
         f"{type(module).__name__}, the first module of a residual branch, did not get its block's input: checkpoint "

@@ -16,6 +16,9 @@ chooses):
 
 Attributes on tensors and not on modules: they are private to one forward, so recomputation, threads and compiled
 graphs agree.
+
+A mask is made where its module trains. What was made is put back, carried and added by whatever module is there, in
+eval mode or not: parts of a model may be frozen.
 """
 
 from dataclasses import dataclass, field
@@ -74,7 +77,12 @@ class Stash:
     """Holds a change between two modules of one forward."""
 
     mask: Mask
+    first: nn.Module  # where the change is made, if that trains
     change: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins empty: what was cut short, as a checkpoint's second forward is, leaves its change here."""
+        return {**self.__dict__, "change": None}
 
 
 @dataclass
@@ -111,12 +119,12 @@ def host(module: nn.Module) -> Host:
 
 def enter(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
     """Forward pre-hook."""
-    if not module.training:
-        return None
     here: Host = module.__dict__[KEY][SLOT]
     if here.restores:
         args = tuple(_original(value) for value in args)
         kwargs = {name: _original(value) for name, value in kwargs.items()}
+    if not module.training:
+        return (args, kwargs) if here.restores else None
     for argument, mask in here.swaps:
         args, kwargs = argument.set(args, kwargs, _swapped(mask, argument.get(args, kwargs)))
     for argument, mask in here.changes:
@@ -141,13 +149,11 @@ def enter(module: nn.Module, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] 
 
 def leave(module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> Any:
     """Forward hook."""
-    if not module.training:
-        return None
     here: Host = module.__dict__[KEY][SLOT]
-    for item, mask in here.outputs:
+    for item, mask in here.outputs if module.training else ():
         output = _put(output, item, mask(_take(output, item)))
     output = _brought(here, args, kwargs, output)
-    for item, mask in here.swaps_output:
+    for item, mask in here.swaps_output if module.training else ():
         output = _put(output, item, _swapped(mask, _take(output, item)))
     return output
 
@@ -166,7 +172,7 @@ def _brought(here: Host, args: Args, kwargs: Kwargs, output: Any) -> Any:
             output = _put(output, item, _take(output, item) + change)
             setattr(source, CHANGE, None)
     for item, stash in here.unstashes:
-        if stash.mask.drop.active:
+        if stash.first.training and stash.mask.drop.active:
             if stash.change is None:
                 raise RuntimeError("a skip input and the sum it enters were not run together; checkpoint whole blocks")
             _same_side(stash.change)
@@ -269,6 +275,10 @@ class Carry:
     hops: tuple[Hop, ...]
     layout: Layout
 
+    @property
+    def path(self) -> str:
+        return self.hops[0].path
+
     def put(self, model: nn.Module, drop: Drop) -> None:
         first, last = self.hops[0], self.hops[-1]
         host(model.get_submodule(first.path)).changes.append((first.argument, Mask(drop, self.layout)))
@@ -287,9 +297,14 @@ class SetAside:
     item: Item
     layout: Layout
 
+    @property
+    def path(self) -> str:
+        return self.first
+
     def put(self, model: nn.Module, drop: Drop) -> None:
-        stash = Stash(Mask(drop, self.layout))
-        host(model.get_submodule(self.first)).stashes.append((self.argument, stash))
+        first = model.get_submodule(self.first)
+        stash = Stash(Mask(drop, self.layout), first)
+        host(first).stashes.append((self.argument, stash))
         host(model.get_submodule(self.last)).unstashes.append((self.item, stash))
 
 

@@ -1,4 +1,4 @@
-"""Choose how the skip input of one residual sum is reached: swap, carry or stash (`transformer_hooks.py` says what
+"""Choose how the skip input of one residual sum is reached: swap, carry or stash (`hooks.py` says what
 they do).
 """
 
