@@ -116,7 +116,7 @@ def test_refusals() -> None:
         (False, torch.contiguous_format),
         (False, torch.channels_last),
         pytest.param(True, torch.contiguous_format, marks=pytest.mark.slow),
-        (True, torch.channels_last),
+        pytest.param(True, torch.channels_last, marks=pytest.mark.slow),
     ],
 )
 def test_drawn_together_the_masks_are_the_same(compiled: bool, layout: torch.memory_format) -> None:

@@ -91,7 +91,7 @@ def check_ended(url: str, workers: list[int]) -> None:
         assert ledger.read("tiny").owner() is None
 
 
-@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("presses", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_ctrl_c_while_workers_are_still_starting(tmp_path: Path, url: str, presses: int) -> None:
     arguments = ["search", "tiny", "--trials", "1000", "--storage", url]
     loaded = tmp_path / "loaded"

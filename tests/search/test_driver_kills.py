@@ -79,7 +79,7 @@ def test_200_kills(tmp_path: Path, searches: Zygote) -> None:
     kill_at_random(tmp_path, searches, 200)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
 def test_a_crash_at_each_commit(tmp_path: Path, searches: Zygote, after: bool) -> None:
     """The first commits of a driver are: the resumed trials, new proposals, starts, outcomes, an update, and so on.
     Each is hit in turn, from whatever state the crash before it left."""

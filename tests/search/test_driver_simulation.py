@@ -21,13 +21,13 @@ def memory() -> Iterator[Ledger]:
         yield ledger
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(100))
 def test_simulation(memory: Ledger, seed: int) -> None:
     Simulation(memory, seed).run()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200, 1000))
+@pytest.mark.parametrize("seed", range(100, 1000))
 def test_more_simulations(memory: Ledger, seed: int) -> None:
     Simulation(memory, seed).run()
 

@@ -100,7 +100,7 @@ def test_every_way_to_end_is_an_answer(engine: Make) -> None:
     assert "'0.9' (str)" in answers[8].failure.message
 
 
-@pytest.mark.parametrize("hanging", [hang, hang_in_c])
+@pytest.mark.parametrize("hanging", [pytest.param(hang, marks=pytest.mark.slow), hang_in_c])
 def test_a_deadline_ends_a_child_with_all_it_started_and_nobody_else(
     engine: Make, tmp_path: Path, hanging: Callable[[], float]
 ) -> None:

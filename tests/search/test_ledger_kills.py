@@ -77,7 +77,7 @@ def test_200_kills(url: str, tmp_path: Path, zygote: Zygote) -> None:
     kill_at_random(url, tmp_path / "log", zygote, 200)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
 def test_a_crash_at_each_commit(url: str, tmp_path: Path, zygote: Zygote, after: bool) -> None:
     """A round of the driver commits 8 times: resume, propose, start, four outcomes, one update. Each is hit in turn,
     from whatever state the crash before it left."""

@@ -92,6 +92,7 @@ def command(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.Com
     return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     arguments = ("--engine", "ray", "--cpus", "0.5", "--early-stopping", "--storage", f"sqlite:///{tmp_path}/study.db")
     done = command(tmp_path, "search", "tiny", "--json", *arguments)

@@ -62,6 +62,7 @@ def test_nodes_come_and_go_and_free_follows(cluster: Cluster, tmp_path: Path) ->
         assert [answer.value for answer in run_all(running, range(3))] == [1.0] * 3
 
 
+@pytest.mark.slow
 def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Path) -> None:
     """Children wait for each other: for the second node's at first, for the third's once that has joined."""
     nodes = [cluster.add_node(num_cpus=1)]

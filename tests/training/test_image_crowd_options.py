@@ -31,7 +31,9 @@ def scores(training: ImageTraining, regularizers: list[object], rates: list[floa
     return list(zip(rewards, tests, strict=True))
 
 
-@pytest.mark.parametrize("training", [TRAINING, busy(TRAINING)], ids=["plain", "busy"])
+@pytest.mark.parametrize(
+    "training", [TRAINING, pytest.param(busy(TRAINING), marks=pytest.mark.slow)], ids=["plain", "busy"]
+)
 def test_each_child_has_its_baseline_its_rate_and_its_test_score(training: ImageTraining) -> None:
     regularizers = [DROPOUT, POLICY, None, DROPBLOCK, POLICY, DROPOUT, DROPOUT]
     rates = [0.1, 0.9, 0.0, 0.3, 0.0, 0.9, 0.0]

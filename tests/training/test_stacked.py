@@ -42,7 +42,7 @@ def _cold() -> None:
 
 
 @pytest.mark.parametrize("dropouts", [True, False])
-@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_a_child_in_a_crowd_is_the_child_alone(folder: Path, rate: float, dropouts: bool) -> None:
     """Twenty steps, evaluated after each second one: weights, masks, clipping, schedule, averages, memory, reading."""
     how = small(folder, evaluate_every=2, size=SIZE if dropouts else QUIET)
