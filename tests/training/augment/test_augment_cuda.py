@@ -47,6 +47,9 @@ def replayed(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         written = function()
+    # torch seeds a graph's generator on the stream of the capture, and for a replay on that of the replay: on a busy GPU
+    # the first may come last.
+    torch.cuda.synchronize()
 
     def replay() -> Tensor:
         graph.replay()
