@@ -13,6 +13,7 @@ import ptb_bracketed
 import ptb_finalists
 import ptb_finer
 import ptb_honest
+import ptb_lengths
 import ptb_mended
 import ptb_proxy
 import ptb_retuned
@@ -28,6 +29,7 @@ STAGES = {
     "retuned": ptb_retuned.main,
     "mended": ptb_mended.main,
     "bracketed": ptb_bracketed.main,
+    "lengths": ptb_lengths.main,
     "transfer": ptb_transfer.main,
 }
 

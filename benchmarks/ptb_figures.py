@@ -67,20 +67,23 @@ def draw_honest(record: Record, axes: Axes) -> None:
         axes.annotate(told, (max(row["values"]), place), (8, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
     axes.margins(x=0.1)
-    axes.set_xlabel("test perplexity; a dot is a seed, a bar their mean ± standard error")
+    axes.set_xlabel("test perplexity, mean ± standard error; a dot is a seed")
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    """A method, where it acts and its rate, in words."""
+    """A method, where it acts, its rate and length, in words."""
     name, _, more = row["method"].partition(", ")
-    told = [NAMES.get(name, name), more, f"rate {row['rate']:g}" if row["rate"] else ""]
+    steps = f"{row['steps']:,} steps"
+    told = [NAMES.get(name, name), more.removesuffix(steps), f"rate {row['rate']:g}" if row["rate"] else "", steps]
     return ", ".join(filter(None, told))
 
 
-def finest(honest: Record, retuned: Record | None) -> Record:
-    """Test perplexities of the final table; of what was tuned more finely afterwards, those of then."""
-    later = next(table for name, table in retuned["tables"].items() if name.startswith(METRIC)) if retuned else []
-    rows = {row["method"]: row for row in (*honest["tables"][f"{METRIC}, from none"], *later)}
+def finest(honest: Record, later: Iterable[Record]) -> Record:
+    """Test perplexities of the final table; of what was tuned more finely afterwards, those of the last time."""
+    rows = {}
+    for record in (honest, *later):
+        table = next(table for name, table in record["tables"].items() if name.startswith(METRIC))
+        rows |= {row["method"]: row | {"steps": record["lengths"][row["method"]]} for row in table}
     return {"rows": list(rows.values())}
 
 
@@ -89,10 +92,10 @@ DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}
 
 def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
     """Of the first search, which the final table is of, and of that table, where they were run."""
-    retuned = next(iter(found["retuned"].values()), None)
+    later = [record for stage in ("retuned", "bracketed") for record in found[stage].values()]
     for stage, drawings in DRAWINGS.items():
         for given in list(found[stage].values())[:1]:
-            record = finest(given, retuned) if stage == "honest" else given
+            record = finest(given, later) if stage == "honest" else given
             figure = Figure(figsize=(6 + 2 * len(drawings), 4.2), layout="constrained")
             for draw, axes in zip(drawings, figure.subplots(1, len(drawings), squeeze=False)[0], strict=True):
                 draw(record, axes)

@@ -17,7 +17,7 @@ from autodropout.tables.statistics import seed_spread
 from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
-from ptb_report_tables import climbed, final, finer, honest, mended, retuned, translated
+from ptb_report_tables import at_lengths, climbed, final, finer, honest, mended, retuned, translated
 from ptb_study import perplexity
 from ptb_table import UNIT
 from recording import averaged, decimals, markdown, named
@@ -210,6 +210,7 @@ STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] 
     "retuned": ("The final table, tuned more finely", retuned),
     "mended": ("Did the race of the kernels matter?", mended),
     "bracketed": ("The final table, every rate surrounded", climbed),
+    "lengths": ("The same methods, each at both lengths", at_lengths),
     "transfer": ("The same policies on WikiText-2", climbed),
     "wikitext2": ("The same, with Penn Treebank's length", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),
@@ -232,12 +233,7 @@ def main() -> None:
     args = parser.parse_args()
     found = {stage: records(args.folder, stage) for stage in STAGES}
     found["multi30k"] = records(args.translated, "multi30k")
-    others = (
-        "orders",
-        "sites",
-        "wikitext2",
-        "multi30k",
-    )  # three read other stages' journals, the last is no part of it
+    others = ("orders", "sites", "wikitext2", "multi30k")  # have other stages' journals; the last is no part of it
     journals = {stage: args.folder / f"{stage}.jsonl" for stage in STAGES if stage not in others}
     lines = ["## Penn Treebank", ""]
     for stage, (title, told) in STAGES.items():

@@ -25,6 +25,19 @@ def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
         yield ""
 
 
+def at_lengths(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
+        yield ""
+        for steps, of in record["by_length"].items():
+            yield f"After {steps} steps:"
+            yield ""
+            for metric in ("test perplexity", "validation perplexity"):
+                yield from _compared(of, metric)
+            yield from map(_claim, of["claims"])
+            yield ""
+
+
 def mended(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
