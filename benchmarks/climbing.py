@@ -2,7 +2,7 @@
 
     tried = climb(piece, "climbing", "small", {"dropout": tokens}, [Try("dropout", 0.05, 6_000)], seeds)
 
-A method begins, at each length, with a rate and the two beside it on one scale. Where the best of a length is the first
+A method begins, at each length, with a rate and those beside it on one scale. Where the best of a length is the first
 or the last that was tried, the one beyond is tried as well, and so on. A length that is behind the method's best one by
 more than `BEHIND` is left alone. All have the same seeds.
 """
@@ -29,12 +29,12 @@ def nearest(rate: float) -> float:
     return min(SCALE, key=lambda other: abs(math.log(other / rate))) if rate else 0.0
 
 
-def beside(rate: float) -> tuple[float, ...]:
-    """A rate of the scale, after the one below and before the one above."""
+def beside(rate: float, reach: int = 1) -> tuple[float, ...]:
+    """A rate of the scale, after so many below and before as many above."""
     if not rate:
         return (rate,)
     place = SCALE.index(rate)
-    return SCALE[max(0, place - 1) : place + 2]
+    return SCALE[max(0, place - reach) : place + reach + 1]
 
 
 def means(tried: Mapping[Try, list[Entry]]) -> dict[Try, float]:
@@ -59,11 +59,18 @@ def wanted(scores: Mapping[Try, float]) -> list[Try]:
 
 
 def climb(
-    piece: Piece, phase: str, name: str, tokens: Mapping[str, tuple[int, ...]], starts: Iterable[Try], seeds: range
+    piece: Piece,
+    phase: str,
+    name: str,
+    tokens: Mapping[str, tuple[int, ...]],
+    starts: Iterable[Try],
+    seeds: range,
+    reach: int = 1,
 ) -> Tried:
-    """All that was tried, by method, rate and length. The starts' rates are of the scale."""
+    """All that was tried, by method, rate and length. The starts' rates are of the scale; `reach` rates on each side of
+    them are tried at first: a crowd takes as long with fewer."""
     tried: Tried = {}
-    waiting = [one._replace(rate=rate) for one in starts for rate in beside(one.rate)]
+    waiting = [one._replace(rate=rate) for one in starts for rate in beside(one.rate, reach)]
     while waiting:
         for steps in dict.fromkeys(one.steps for one in waiting):
             now = [one for one in waiting if one.steps == steps]

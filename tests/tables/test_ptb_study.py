@@ -314,7 +314,7 @@ def test_at_full_size_hardly_a_slot_is_idle(tmp_path: Path, monkeypatch: pytest.
     assert jobs(ptb_search, *options) == [48]
     assert jobs(ptb_finalists, *options) == [48, 48, 48, 41, 48]
     assert jobs(ptb_honest, *options, "--none-steps", "4000", "2000") == [48, 48, 48, 48, 48, 48, 44, 20, 20]
-    assert jobs(ptb_transfer, *options)[:3] == [40] * 3, "three rates of three methods, and none, four seeds each"
+    assert jobs(ptb_transfer, *options)[:3] == [48] * 3, "five rates of three methods, and none, three seeds each"
     assert set(prepared) == {48}, "compiled once"
     seeds = {p: {e.trial.seed for e in Journal(tmp_path / f"{p}.jsonl").entries} for p in ("finalists", "honest")}
     seeds["search"] = {entry.trial.seed for entry in Journal(tmp_path / "search.jsonl").entries}
