@@ -32,7 +32,7 @@ def test_a_policy_is_drawn_at_its_own_rate(tmp_path: Path) -> None:
         ok("show", "ptb-controller", "--out", tmp_path / "masks.svg", *arguments)
         return set(re.findall(r"at rate ([0-9.]+)", (tmp_path / "masks.svg").read_text()))
 
-    assert drawn() == {"0.05"}
+    assert drawn() == {f"{ad.load('ptb-controller').provenance.rate:g}"}
     assert drawn("--rate", "0.4") == {"0.4"}
 
 
@@ -42,7 +42,7 @@ def test_bundled_policies_are_told_in_a_few_lines() -> None:
     first = next(number for number, line in enumerate(lines) if line.startswith("ptb-controller  "))
     assert lines[first] == "ptb-controller  transformer policy, 11 sites"
     assert lines[first + 1] == f"  study: {known.study}; trial: {known.trial}; score: {known.score:.4g}"
-    assert "  rate: 0.05" in lines[first + 2 :]
+    assert f"  rate: {known.rate:g}" in lines[first + 2 :]
     assert "tokens, 10^" not in "\n".join(lines), "the space"
     assert max(map(len, lines)) <= 120
     assert json.loads(ok("policies", "--json"))["policies"]["ptb-controller"]["provenance"]["score"] == known.score

@@ -47,8 +47,8 @@ def replayed(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         written = function()
-    # torch seeds a graph's generator on the stream of the capture, and for a replay on that of the replay: on a busy GPU
-    # the first may come last.
+    # torch sets a graph's seed on the stream of the capture, and once more for a replay, on the stream of that: on a
+    # busy GPU the first may come last.
     torch.cuda.synchronize()
 
     def replay() -> Tensor:
