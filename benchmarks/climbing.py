@@ -1,12 +1,13 @@
 """Rates tuned until the best one is surrounded: at every length, for every method alike, by validation scores.
 
-    tried = climb(piece, "climbing", "small", {"dropout": tokens}, [Try("dropout", 0.05, 6_000)], seeds)
+    tried = climb(piece, "small", {"dropout": tokens}, [Try("dropout", 0.05, 6_000)], seeds)
 
 A method begins, at each length, with a rate and those beside it on one scale. Where the best of a length is the first
 or the last that was tried, the one beyond is tried as well, and so on. A length that is behind the method's best one by
 more than `BEHIND` is left alone. All have the same seeds.
 """
 
+import argparse
 import math
 import statistics
 from collections.abc import Iterable, Mapping
@@ -17,10 +18,12 @@ from comparing import tables
 from pieces import Child, rewards_of
 from ptb_finer import Try, named
 from ptb_honest import OURS
+from ptb_retuned import final_table
 from ptb_study import Piece
 
 SCALE = (0.0125, 0.025, 0.0375, 0.05, 0.0625, 0.075, 0.0875, 0.1, 0.125, 0.15, 0.175, 0.2, 0.25, 0.3, 0.4)
 BEHIND = 0.02  # of the best reward
+FINAL_SEED, CLIMBING_SEED = 5_000_000, 6_000_000  # the first of those that no other stage has
 Tried = dict[Try, list[Entry]]
 
 
@@ -60,7 +63,6 @@ def wanted(scores: Mapping[Try, float]) -> list[Try]:
 
 def climb(
     piece: Piece,
-    phase: str,
     name: str,
     tokens: Mapping[str, tuple[int, ...]],
     starts: Iterable[Try],
@@ -75,7 +77,7 @@ def climb(
         for steps in dict.fromkeys(one.steps for one in waiting):
             now = [one for one in waiting if one.steps == steps]
             children = [Child(one.method, 0, tokens[one.method], one.rate, seed) for one in now for seed in seeds]
-            entries = piece.train(phase, name, piece.asked(steps), children)
+            entries = piece.train("climbing", name, piece.asked(steps), children)
             for number, one in enumerate(now):
                 tried[one] = entries[number * len(seeds) : (number + 1) * len(seeds)]
         waiting = wanted(means(tried))
@@ -87,3 +89,23 @@ def told(piece: Piece, tried: Tried) -> dict[str, list[dict[str, Any]]]:
     ours = named(tried[best_of_each(means(tried))[OURS]][0]).trial.method
     entries = [named(entry) for of in tried.values() for entry in of]
     return tables(entries, (ours,), (f"validation {piece.unit}",), piece.shown)
+
+
+def climbed_table(
+    piece: Piece,
+    args: argparse.Namespace,
+    phase: str,
+    name: str,
+    tokens: Mapping[str, tuple[int, ...]],
+    starts: Iterable[Try],
+    *,
+    tries: int,
+    seeds: int,
+    reach: int = 1,
+) -> dict[str, Any]:
+    """Every method as it was tuned so, with new seeds, for a file; `tries` are the seeds of each try."""
+    tuning, final = (args.tuning_seeds, args.final_seeds) if args.smoke else (tries, seeds)
+    tried = climb(piece, name, tokens, starts, range(CLIMBING_SEED, CLIMBING_SEED + tuning), reach)
+    best = list(best_of_each(means(tried)).values())
+    record = final_table(piece, phase, name, best, tokens, range(FINAL_SEED, FINAL_SEED + final))
+    return record | {"tried": told(piece, tried)}

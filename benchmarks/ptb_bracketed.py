@@ -13,15 +13,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from autodropout.tables import Entry
-from climbing import SCALE, best_of_each, climb, means, nearest, told
+from climbing import SCALE, climbed_table, means, nearest
 from ptb_finer import Try, compared
-from ptb_retuned import SEEDS, best_tries, final_table
+from ptb_retuned import SEEDS, best_tries
 from ptb_study import Piece, study_options
 from recording import write
 
-SEED = 5_000_000  # the first of those that no other stage has
-CLIMBING_SEED = 6_000_000
-CLIMBING_SEEDS = 4  # of each try: three rates of four methods fill a crowd
+TRIES = 4  # seeds of each try: three rates of four methods fill a crowd
 
 
 def start(method: str, steps: int, before: Mapping[Try, float]) -> Try:
@@ -45,12 +43,8 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
     before, chosen = means(by_try), best_tries(entries)
     lengths = sorted({one.steps for one in chosen})
     starts = [start(one.method, steps, before) for steps in lengths for one in chosen]
-    climbing = range(CLIMBING_SEED, CLIMBING_SEED + (args.tuning_seeds if args.smoke else CLIMBING_SEEDS))
-    tried = climb(piece, "climbing", args.longer_training, tokens, starts, climbing)
-    best = list(best_of_each(means(tried)).values())
-    seeds = range(SEED, SEED + (args.final_seeds if args.smoke else SEEDS))
-    record = final_table(piece, "bracketed", args.longer_training, best, tokens, seeds)
-    write(record | {"tried": told(piece, tried)}, args.out)
+    sizes = {"tries": TRIES, "seeds": SEEDS}
+    write(climbed_table(piece, args, "bracketed", args.longer_training, tokens, starts, **sizes), args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -19,10 +19,7 @@ def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
-        for metric in ("test perplexity", "validation perplexity"):
-            yield from _compared(record, metric)
-        yield from map(_claim, record["claims"])
-        yield ""
+        yield from _both_metrics(record)
 
 
 def at_lengths(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -32,10 +29,7 @@ def at_lengths(files: Mapping[Path, Record]) -> Iterator[str]:
         for steps, of in record["by_length"].items():
             yield f"After {steps} steps:"
             yield ""
-            for metric in ("test perplexity", "validation perplexity"):
-                yield from _compared(of, metric)
-            yield from map(_claim, of["claims"])
-            yield ""
+            yield from _both_metrics(of)
 
 
 def mended(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -138,6 +132,14 @@ def _lengths(record: Record) -> Iterator[str]:
     for method, mean in record["none_lengths"].items():
         if method not in record["lengths"]:
             yield f"Tested but not in the table: {method}, validation perplexity {mean:.2f}."
+    yield ""
+
+
+def _both_metrics(record: Record) -> Iterator[str]:
+    """And what is claimed of them."""
+    for metric in ("test perplexity", "validation perplexity"):
+        yield from _compared(record, metric)
+    yield from map(_claim, record["claims"])
     yield ""
 
 

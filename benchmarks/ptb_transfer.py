@@ -16,18 +16,16 @@ test text is read for a second time.
 import json
 from collections.abc import Sequence
 
-from climbing import best_of_each, climb, means, nearest, told
+from climbing import climbed_table, nearest
 from ptb_finer import Try
 from ptb_honest import OURS, RANDOM
-from ptb_retuned import final_table
 from ptb_study import Piece, study_options
 from recording import write
 
 TEXT = "wikitext-2"
 LENGTHS = (2_000, 3_000, 4_000)
-SEED, CLIMBING_SEED = 5_000_000, 6_000_000
 SEEDS = 12  # of each method, of which four fill a crowd
-CLIMBING_SEEDS, REACH = 3, 2  # of each try: none, and five rates of three methods, fill one, too
+TRIES, REACH = 3, 2  # seeds of each try: none, and five rates of three methods, fill one, too
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,12 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     paces = {name: found["rates"].get(name, 0.0) / found["lengths"][name] for name in methods}  # of noise, by length
     lengths = [piece.training(TEXT, steps).steps for steps in LENGTHS]
     starts = [Try(name, nearest(paces[name] * steps), steps) for steps in lengths for name in methods]
-    climbing = range(CLIMBING_SEED, CLIMBING_SEED + (args.tuning_seeds if args.smoke else CLIMBING_SEEDS))
-    tried = climb(piece, "climbing", TEXT, tokens, starts, climbing, REACH)
-    best = list(best_of_each(means(tried)).values())
-    seeds = range(SEED, SEED + (args.final_seeds if args.smoke else SEEDS))
-    record = final_table(piece, "moved", TEXT, best, tokens, seeds)
-    write(record | {"tried": told(piece, tried)}, args.out)
+    sizes = {"tries": TRIES, "seeds": SEEDS, "reach": REACH}
+    write(climbed_table(piece, args, "moved", TEXT, tokens, starts, **sizes), args.out)
 
 
 if __name__ == "__main__":
