@@ -5,6 +5,8 @@
     python benchmarks/cifar_study.py search        the controller against random search
     python benchmarks/cifar_study.py finalists     the best of each method, trained again with new seeds, then longer
     python benchmarks/cifar_study.py honest        the final table; the test images are seen here, once
+    python benchmarks/found_policies.py cifar      its policies as files of the package
+    python benchmarks/cifar_report.py              its part of docs/results.md, and figures
 
 4,000 images with labels to learn from and 10,000 other training images to be judged by. It is supervised; the paper's
 experiment of that name is not. Everybody but the policies is a baseline of `autodropout.layers`, in a crowd with slots

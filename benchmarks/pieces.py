@@ -66,7 +66,8 @@ class Piece(ABC):
         """The head of a JSON file: also where the trials were trained, and what they took."""
         machines = dict.fromkeys(str(note["machine"]) for note in self.journal.notes)
         found = facts(what, ("torch", "numpy"), ", ".join(machines) or None)
-        return found | {"trained": self.journal.notes, "minutes": self.minutes, "trials": len(self.journal.entries)}
+        found |= {"unit": self.unit, "trained": self.journal.notes, "minutes": self.minutes}
+        return found | {"trials": len(self.journal.entries)}
 
     @property
     def minutes(self) -> float:

@@ -1,4 +1,4 @@
-"""The figures of `ptb_report.py`: the best policy so far, and the final table."""
+"""The figures of a study's report: the best policy so far, and the final table."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from recording import unit_of
 
 METHOD_COLORS = {"random": "#d08030", "controller-paper": "#8070b0", "controller": "#2060b0"}
 COLORS = {"none": "0.55"} | {f"policy of {method}": color for method, color in METHOD_COLORS.items()}
@@ -19,8 +21,6 @@ NAMES = {
     "word_dropout": "Word Dropout",
 }
 
-METRIC = "test perplexity"
-
 Record = dict[str, Any]
 """A JSON file of the study."""
 
@@ -33,7 +33,8 @@ def draw_proposed(record: Record, axes: Axes) -> None:
         color = METHOD_COLORS.get(row["method"], OTHER)
         axes.plot(seen, middle, label=row["method"], linewidth=1.8, color=color)
         axes.fill_between(seen, low, high, alpha=0.15, color=color, linewidth=0)
-    axes.set(xlabel="policies", ylabel="validation perplexity, one seed", title="proposed: median and quartiles")
+    unit = unit_of(record)
+    axes.set(xlabel="policies", ylabel=f"validation {unit}, one seed", title="proposed: median and quartiles")
 
 
 def draw_best(record: Record, axes: Axes) -> None:
@@ -67,7 +68,7 @@ def draw_honest(record: Record, axes: Axes) -> None:
         axes.annotate(told, (max(row["values"]), place), (8, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
     axes.margins(x=0.1)
-    axes.set_xlabel("test perplexity, mean ± standard error; a dot is a seed")
+    axes.set_xlabel(f"test {unit_of(record)}, mean ± standard error; a dot is a seed")
 
 
 def _label(row: Mapping[str, Any]) -> str:
@@ -79,20 +80,19 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def finest(honest: Record, later: Iterable[Record]) -> Record:
-    """Test perplexities of the final table; of what was tuned more finely afterwards, those of the last time."""
+    """Test scores of the final table; of what was tuned more finely afterwards, those of the last time."""
     rows = {}
     for record in (honest, *later):
-        table = next(table for name, table in record["tables"].items() if name.startswith(METRIC))
+        table = next(table for name, table in record["tables"].items() if name.startswith("test "))
         rows |= {row["method"]: row | {"steps": record["lengths"][row["method"]]} for row in table}
-    return {"rows": list(rows.values())}
+    return {"rows": list(rows.values()), "unit": unit_of(honest)}
 
 
 DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}
 
 
-def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
-    """Of the first search, which the final table is of, and of that table, where they were run."""
-    later = [record for stage in ("retuned", "bracketed") for record in found[stage].values()]
+def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path, study: str, later: Iterable[Record] = ()) -> None:
+    """Of a study's first search, which the final table is of, and of that table, where they were run."""
     for stage, drawings in DRAWINGS.items():
         for given in list(found[stage].values())[:1]:
             record = finest(given, later) if stage == "honest" else given
@@ -102,4 +102,4 @@ def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path) -> None:
                 axes.grid(color="0.92")
                 axes.set_axisbelow(True)
                 axes.spines[["top", "right"]].set_visible(False)
-            figure.savefig(docs / f"ptb-{stage}.png", dpi=150)
+            figure.savefig(docs / f"{study}-{stage}.png", dpi=150)

@@ -10,6 +10,7 @@ above its table. What was not shown is written as plainly as what was.
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from autodropout.tables import Journal
@@ -20,12 +21,13 @@ from ptb_report_proxies import candidates, descents, orders, proxies
 from ptb_report_tables import at_lengths, climbed, final, finer, honest, mended, retuned, translated
 from ptb_study import perplexity
 from ptb_table import UNIT
-from recording import averaged, decimals, markdown, named
+from recording import averaged, decimals, markdown, named, units_of
 
-BEGIN, END = "<!-- ptb_report.py: begin -->", "<!-- ptb_report.py: end -->"
 TITLE = "# Results\n\n"
 EARLIER = (64, 128, 256)  # policies after which simulated searches are looked at, too
 NOT_RUN = ("Not run yet.", "")
+Stages = dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]]
+"""By the names of files: a title, and what is told of them."""
 
 
 def records(folder: Path, stage: str) -> dict[Path, Record]:
@@ -73,10 +75,11 @@ def twice(journals: Mapping[str, Path]) -> Iterator[str]:
         yield ""
 
 
-def searches(files: Mapping[Path, Record]) -> Iterator[str]:
+def searches(files: Mapping[Path, Record], study: str) -> Iterator[str]:
+    units = units_of(files.values())
     yield (
-        "Perplexities of single seeds; one search of each method, so another might end elsewhere. Bands in the figure: "
-        "quartiles of each 16 policies; 95% by bootstrap over rounds of policies."
+        f"Of single seeds, by validation {units}; one search of each method, so another might end elsewhere. Bands in "
+        "the figure: quartiles of each 16 policies; 95% by bootstrap over rounds of policies."
     )
     yield ""
     head = ("method", "policies", "best", "mean of the last 64", "diverged", "minutes", "as good as random's best")
@@ -89,7 +92,7 @@ def searches(files: Mapping[Path, Record]) -> Iterator[str]:
             line = (row["method"], row["trials"], decimals(row["best"]), decimals(row["last"]))
             shown.append((*line, row["diverged"], f"{row['minutes']:.1f}", took))
         yield from markdown(head, shown)
-    yield "![what each method proposed, and the best so far](ptb-search.png)"
+    yield f"![what each method proposed, and the best so far]({study}-search.png)"
     yield ""
 
 
@@ -140,7 +143,9 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
             )
             for row in rows
         ]
-        yield from markdown(("policy", "rate", "in the search", "new seeds", "rate there", "on the whole text"), line)
+        yield from markdown(
+            ("policy", "rate", "in the search", "new seeds", "rate there", "in the final training"), line
+        )
 
 
 def simulated(path: Path) -> Iterator[str]:
@@ -195,17 +200,30 @@ def _mean(found: Mapping[str, float]) -> str:
     return f"{shown:.2f} ± {shown * found['error'] / found['mean']:.2f}"
 
 
-def page(before: str, lines: Sequence[str]) -> str:
-    """The page with the part between the marks exchanged; at its end, where there are none yet."""
-    part = "\n".join((BEGIN, "", *lines, END))
-    if BEGIN in before and END in before:
-        return before.partition(BEGIN)[0] + part + before.partition(END)[2]
+def sections(stages: Stages, found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
+    for stage, (title, told) in stages.items():
+        yield from (f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN))
+
+
+def page(before: str, script: str, lines: Sequence[str]) -> str:
+    """The page with the part between a script's marks exchanged; at its end, where there are none yet."""
+    begin, end = (f"<!-- {script}: {mark} -->" for mark in ("begin", "end"))
+    part = "\n".join((begin, "", *lines, end))
+    if begin in before and end in before:
+        return before.partition(begin)[0] + part + before.partition(end)[2]
     return (before or TITLE).rstrip("\n") + "\n\n" + part + "\n"
 
 
+def write_page(docs: Path, script: str, lines: Sequence[str]) -> None:
+    docs.mkdir(parents=True, exist_ok=True)
+    target = docs / "results.md"
+    target.write_text(page(target.read_text() if target.exists() else "", script, lines))
+    print(target)
+
+
 # What was found comes first, how it was looked for after it.
-STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] = {
-    "honest": ("The final table", honest),
+STAGES: Stages = {
+    "honest": ("The final table", partial(honest, study="ptb")),
     "finer": ("Rates and lengths between", finer),
     "retuned": ("The final table, tuned more finely", retuned),
     "mended": ("Did the race of the kernels matter?", mended),
@@ -214,7 +232,7 @@ STAGES: dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]] 
     "transfer": ("The same policies on WikiText-2", climbed),
     "wikitext2": ("The same, with Penn Treebank's length", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),
-    "search": ("The controller against random search", searches),
+    "search": ("The controller against random search", partial(searches, study="ptb")),
     "sites": ("What the searches have learned", sites),
     "finalists": ("The best of each method, with new seeds", finalists),
     "proxy": ("Which training is worth searching with", proxies),
@@ -235,16 +253,12 @@ def main() -> None:
     found["multi30k"] = records(args.translated, "multi30k")
     others = ("orders", "sites", "wikitext2", "multi30k")  # have other stages' journals; the last is no part of it
     journals = {stage: args.folder / f"{stage}.jsonl" for stage in STAGES if stage not in others}
-    lines = ["## Penn Treebank", ""]
-    for stage, (title, told) in STAGES.items():
-        lines += [f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN)]
+    lines = ["## Penn Treebank", "", *sections(STAGES, found)]
     lines += ["### Searches replayed on the table of trials", "", *simulated(args.simulated)]
     lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
-    args.docs.mkdir(parents=True, exist_ok=True)
-    target = args.docs / "results.md"
-    target.write_text(page(target.read_text() if target.exists() else "", lines))
-    figures(found, args.docs)
-    print(target)
+    write_page(args.docs, "ptb_report.py", lines)
+    later = [record for stage in ("retuned", "bracketed") for record in found[stage].values()]
+    figures(found, args.docs, "ptb", later)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ptb_figures import Record
-from recording import averaged, decimals, interval, markdown, named
+from recording import averaged, decimals, interval, markdown, named, units_of
 
 WORTH = 5.0  # seed deviations that regularization has to be worth
 
@@ -27,7 +27,8 @@ def descents(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield f"{named(files)}. Validation perplexity: 4 children without a policy, 7 classical ones, 5 random policies."
+    units = units_of(files.values())
+    yield f"{named(files)}. Validation {units}: 4 children without a policy, 7 classical ones, 5 random policies."
     yield ""
     shown = []
     for row in (row for record in files.values() for row in record["rows"]):
@@ -40,7 +41,8 @@ def candidates(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
-    yield f"{named(files)}. Validation perplexity, mean ± deviation (n); Spearman's correlation with 95% intervals."
+    units = units_of(files.values())
+    yield f"{named(files)}. Validation {units}, mean ± deviation (n); Spearman's correlation with 95% intervals."
     yield "Seconds are of the fastest job, which for some trainings shared the GPU with others."
     yield ""
     rows = [row for record in files.values() for row in record["rows"]]
@@ -76,7 +78,7 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     yield ""
     finals = {json.dumps(record["longer"], sort_keys=True): record["longer"] for record in files.values()}
     for final in finals.values():
-        yield from _longer(final)
+        yield from _longer(final, units)
     shown = [
         (
             *(row["training"], f"{row['steps']:,}", f"{rate['rate']:g}", averaged(rate["random"])),
@@ -90,9 +92,9 @@ def proxies(files: Mapping[Path, Record]) -> Iterator[str]:
     yield from markdown(head, list(dict.fromkeys(shown)))  # a proxy for several longer ones has one of each
 
 
-def _longer(long: Mapping[str, Any]) -> Iterator[str]:
+def _longer(long: Mapping[str, Any], unit: str) -> Iterator[str]:
     """What a proxy stands for: one row for each classical method, a column for each rate."""
-    yield f"The longer one is {long['training']}, {long['steps']:,} steps; perplexity after it:"
+    yield f"The longer one is {long['training']}, {long['steps']:,} steps; {unit} after it:"
     yield ""
     by_method: dict[str, dict[str, float | None]] = {}
     for peer, value in long["peers"].items():

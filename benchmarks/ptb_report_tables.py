@@ -6,12 +6,12 @@ from typing import Any
 
 from ptb_figures import Record
 from ptb_honest import LEVEL
-from recording import markdown
+from recording import markdown, unit_of
 
 
-def honest(files: Mapping[Path, Record]) -> Iterator[str]:
+def honest(files: Mapping[Path, Record], study: str) -> Iterator[str]:
     yield from final(files)
-    yield "![test perplexity of each method](ptb-honest.png)"
+    yield f"![test scores of each method]({study}-honest.png)"
     yield ""
 
 
@@ -19,7 +19,7 @@ def retuned(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
-        yield from _both_metrics(record)
+        yield from _both_metrics(record, unit_of(record))
 
 
 def at_lengths(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -29,7 +29,7 @@ def at_lengths(files: Mapping[Path, Record]) -> Iterator[str]:
         for steps, of in record["by_length"].items():
             yield f"After {steps} steps:"
             yield ""
-            yield from _both_metrics(of)
+            yield from _both_metrics(of, unit_of(record))
 
 
 def mended(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -71,10 +71,10 @@ def climbed(files: Mapping[Path, Record]) -> Iterator[str]:
 def _tried(what: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """A line for each method, in a cell the rates of one length; what it was tuned to is among them."""
     (name, rows), *_ = tables.items()
-    first = name.partition(", from ")[2]
+    metric, _, first = name.partition(", from ")
     seeds = max(len(row["values"]) for row in rows)
     yield (
-        f"{what} Validation perplexity by rate, mean ± standard error of {seeds} seeds, "
+        f"{what} {metric.capitalize()} by rate, mean ± standard error of {seeds} seeds, "
         "less what diverged; **bold**: a method's best, and its paired difference with a 95% interval."
     )
     yield ""
@@ -131,13 +131,13 @@ def _lengths(record: Record) -> Iterator[str]:
     yield f"Lengths tried, in steps: {', '.join(f'{steps:,}' for steps in tried)}."
     for method, mean in record["none_lengths"].items():
         if method not in record["lengths"]:
-            yield f"Tested but not in the table: {method}, validation perplexity {mean:.2f}."
+            yield f"Tested but not in the table: {method}, validation {unit_of(record)} {mean:.2f}."
     yield ""
 
 
-def _both_metrics(record: Record) -> Iterator[str]:
+def _both_metrics(record: Record, unit: str) -> Iterator[str]:
     """And what is claimed of them."""
-    for metric in ("test perplexity", "validation perplexity"):
+    for metric in (f"test {unit}", f"validation {unit}"):
         yield from _compared(record, metric)
     yield from map(_claim, record["claims"])
     yield ""

@@ -16,7 +16,7 @@
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/multi30k.py         and a translator with the same policies
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once
-    python benchmarks/ptb_policies.py     the policies of the final table as files of the package
+    python benchmarks/found_policies.py ptb   the policies of the final table as files of the package
     python benchmarks/ptb_table.py        all trials as one Parquet file
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these

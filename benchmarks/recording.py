@@ -97,6 +97,15 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]
     return ["| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines] + [""]
 
 
+def unit_of(record: Mapping[str, Any]) -> str:
+    """What a study's scores are; the first files of Penn Treebank's do not say."""
+    return str(record.get("unit", "perplexity"))
+
+
+def units_of(records: Iterable[Mapping[str, Any]]) -> str:
+    return "; ".join(dict.fromkeys(map(unit_of, records)))
+
+
 def named(files: Iterable[Path]) -> str:
     """Files, as a page speaks of them."""
     return ", ".join(f"`{path.name}`" for path in files)

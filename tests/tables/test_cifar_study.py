@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_study import run
 
+import autodropout as ad
+import cifar_report
 import cifar_study
+import found_policies
 from autodropout.layers import Baseline
 from autodropout.spaces import ConvPolicy
 from autodropout.tables import Journal
@@ -84,7 +88,7 @@ def test_a_candidate_that_is_none(tmp_path: Path) -> None:
         cifar_study.main(["candidates", "--folder", str(tmp_path), "--candidates", "wrn-9:50"])
 
 
-def test_a_study_from_its_proxy_to_its_final_table(tmp_path: Path) -> None:
+def test_a_study_from_its_proxy_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
     cifar_study.main(["proxy", *common])
     found = json.loads((tmp_path / "proxy-wrn-28-2-30-0.1-for-120.json").read_text())
@@ -110,3 +114,16 @@ def test_a_study_from_its_proxy_to_its_final_table(tmp_path: Path) -> None:
     (dropout,) = (row for row in table["tables"]["test error, %, from none"] if row["method"] == "dropout")
     assert dropout["mean"] == pytest.approx(35.0, abs=0.5), "75% before the test, on which all are ten points worse"
     assert not any(said["holds"] for said in table["claims"] if said["than"] == "dropout")
+    run(found_policies, monkeypatch, "cifar", "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
+    policy = ad.load(tmp_path / "policies" / "cifar-random.json")
+    assert list(cifar_study.SPACE.encode(policy)) == table["policies"]["policy of random"]
+    (row,) = (row for row in table["tables"]["validation error, %, from none"] if row["method"] == "policy of random")
+    assert policy.provenance.score == pytest.approx(1 - row["mean"] / 100), "an accuracy"
+    assert policy.provenance.rate == row["rate"]
+    assert f"validation error, % {row['mean']:.2f} over" in policy.provenance.note
+    run(cifar_report, monkeypatch, "--folder", str(tmp_path), "--docs", str(tmp_path / "docs"))
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert page.count("Not run yet") == 1, "candidates"
+    assert f"| policy of random | {row['rate']:g}, 120 steps | {row['mean']:.2f} ±" in page
+    assert "perplexity" not in page
+    assert {path.name for path in (tmp_path / "docs").glob("*.png")} == {"cifar-honest.png", "cifar-search.png"}

@@ -12,6 +12,7 @@ from fake_study import LONGEST, Fake, install, prepared, run, trained
 
 import autodropout as ad
 import climbing
+import found_policies
 import ptb_all
 import ptb_bracketed
 import ptb_candidates
@@ -22,7 +23,6 @@ import ptb_honest
 import ptb_lengths
 import ptb_mended
 import ptb_orders
-import ptb_policies
 import ptb_proxy
 import ptb_report
 import ptb_retuned
@@ -194,7 +194,7 @@ def test_from_proxy_to_table(
     lengths = json.loads((tmp_path / "lengths.json").read_text())["by_length"]
     for metric, rows in lengths[f"{LONGEST:,}"]["tables"].items():
         assert rows == bracketed["tables"][metric], "as they were trained then"
-    run(ptb_policies, monkeypatch, "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
+    run(found_policies, monkeypatch, "ptb", "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
     last = {row["method"]: row for row in bracketed["tables"]["test perplexity, from policy of random"]}

@@ -1,0 +1,123 @@
+"""The policies of a final table as files that come with the package, each with where it is from and what it is worth.
+
+    python benchmarks/found_policies.py ptb|cifar [--folder results/ptb] [--to src/autodropout/policies]
+
+`ad.load("ptb-controller")` then gives what our controller found, `ad.load("ptb-controller-paper")` what the paper's
+setting of it did, `ad.load("ptb-random")` random search. The rate in a file is the one that was tuned for it in the
+study: for another model or other data it is a first guess. Rate and worth are those of the last table that has the
+policy.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cifar_study
+import ptb_trainings
+from autodropout.spaces import Provenance, Space
+from autodropout.tables import Journal
+from autodropout.training.language import REWARD
+from recording import unit_of
+
+SEARCHED = "policy of "  # what methods of the table begin with that a search has found
+TABLES = ("bracketed", "retuned", "honest")  # the last first
+
+
+class Study(NamedTuple):
+    """What its policies say of where they are from."""
+
+    name: str
+    space: Space
+    model: str
+    data: str
+    reward: Callable[[float], float]  # of a score, as tables show it
+
+
+STUDIES = {
+    "ptb": Study(
+        name="ptb-txl",
+        space=ptb_trainings.SPACE,
+        model="Transformer-XL of 4 layers of 256, the recipe ptb-small",
+        data="Penn Treebank",
+        reward=lambda perplexity: REWARD / perplexity,
+    ),
+    "cifar": Study(
+        name="cifar-4k",
+        space=cifar_study.SPACE,
+        model=cifar_study.DEFAULTS.longer_training,
+        data="4,000 images of CIFAR-10",
+        reward=lambda error: 1 - error / 100,
+    ),
+}
+
+
+def number_of(folder: Path, searcher: str, tokens: tuple[int, ...]) -> tuple[str, int]:
+    """The search, and the trial of it, that a finalist comes from."""
+    for entry in Journal(folder / "search.jsonl").entries:
+        if entry.trial.method == searcher and entry.trial.tokens == tokens:
+            return entry.trial.phase, entry.trial.number
+    raise SystemExit(f"{folder / 'search.jsonl'} has no trial of {searcher} with the tokens {tokens}")
+
+
+def rows_of(record: dict[str, Any], part: str) -> dict[str, dict[str, Any]]:
+    """By method, of the validation or the test part of the data."""
+    table = next(rows for name, rows in record["tables"].items() if name.startswith(part))
+    return {row["method"]: row for row in table}
+
+
+def last_table(folder: Path, method: str) -> dict[str, Any]:
+    paths = (folder / f"{name}.json" for name in TABLES)
+    records = (json.loads(path.read_text()) for path in paths if path.exists())
+    return next(record for record in records if method in rows_of(record, "test"))
+
+
+def said(record: dict[str, Any], method: str) -> str:
+    """What it is worth, beside what it was compared with."""
+    worth = []
+    for part in ("test", "validation"):
+        rows = rows_of(record, part)
+        of = {name: f"{rows[name]['mean']:.2f}" for name in (method, record["best_classical"], "none") if name in rows}
+        others = ", ".join(f"{name} {value}" for name, value in of.items() if name != method)
+        worth.append(f"{part} {unit_of(record)} {of[method]} over {len(rows[method]['values'])} seeds ({others})")
+    return "; ".join(worth) + "; see docs/results.md"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--folder", type=Path, default=None, help="journals and tables; results/STUDY if not given")
+    parser.add_argument("--to", type=Path, default=Path("src/autodropout/policies"))
+    args = parser.parse_args()
+    study, folder = STUDIES[args.study], args.folder or Path("results") / args.study
+    source = folder / "honest.json"
+    if not source.exists():
+        raise SystemExit(f"{source} is not there, which has the policies: run the study's stage honest first")
+    policies = json.loads(source.read_text())["policies"]
+    args.to.mkdir(parents=True, exist_ok=True)
+    for method in (name for name in policies if name.startswith(SEARCHED)):
+        searcher, tokens = method.removeprefix(SEARCHED), tuple(policies[method])
+        search, number = number_of(folder, searcher, tokens)
+        record = last_table(folder, method)
+        row = rows_of(record, "validation")[method]
+        provenance = Provenance(
+            space=study.space.describe(),
+            study=f"{study.name}, {search}, {searcher}",
+            trial=number,
+            score=statistics.fmean(map(study.reward, row["values"])),
+            model=study.model,
+            data=study.data,
+            rate=row["rate"],
+            date=record["date"],
+            software=record["trained"][-1]["versions"],
+            note=f"after {record['lengths'][method]:,} steps: {said(record, method)}",
+        )
+        path = args.to / f"{args.study}-{searcher}.json"
+        study.space.decode(tokens, provenance).save(path)
+        print(f"{path}: {provenance.note}")
+
+
+if __name__ == "__main__":
+    main()
