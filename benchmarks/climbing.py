@@ -9,14 +9,12 @@ more than `BEHIND` is left alone. All have the same seeds.
 
 import argparse
 import math
-import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autodropout.tables import Entry
 from comparing import tables
-from pieces import Child, rewards_of
-from ptb_finer import Try, named
+from pieces import Child
+from ptb_finer import Tried, Try, means, named
 from ptb_honest import OURS
 from ptb_retuned import final_table
 from ptb_study import Piece
@@ -24,7 +22,6 @@ from ptb_study import Piece
 SCALE = (0.0125, 0.025, 0.0375, 0.05, 0.0625, 0.075, 0.0875, 0.1, 0.125, 0.15, 0.175, 0.2, 0.25, 0.3, 0.4)
 BEHIND = 0.02  # of the best reward
 FINAL_SEED, CLIMBING_SEED = 5_000_000, 6_000_000  # the first of those that no other stage has
-Tried = dict[Try, list[Entry]]
 
 
 def nearest(rate: float) -> float:
@@ -38,10 +35,6 @@ def beside(rate: float, reach: int = 1) -> tuple[float, ...]:
         return (rate,)
     place = SCALE.index(rate)
     return SCALE[max(0, place - reach) : place + reach + 1]
-
-
-def means(tried: Mapping[Try, list[Entry]]) -> dict[Try, float]:
-    return {one: statistics.fmean(rewards_of(entries)) for one, entries in tried.items()}
 
 
 def best_of_each(scores: Mapping[Try, float]) -> dict[str, Try]:

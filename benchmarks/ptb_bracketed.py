@@ -12,9 +12,8 @@ The test text is read for a third time; what it said before has decided nothing 
 import argparse
 from collections.abc import Mapping, Sequence
 
-from autodropout.tables import Entry
-from climbing import SCALE, climbed_table, means, nearest
-from ptb_finer import Try, compared
+from climbing import SCALE, climbed_table, nearest
+from ptb_finer import Try, by_try, compared, means
 from ptb_retuned import SEEDS, best_tries
 from ptb_study import Piece, study_options
 from recording import write
@@ -37,14 +36,11 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
     entries = compared(piece, piece.entries("finer"))
     tokens = {entry.trial.method: entry.trial.tokens for entry in entries}
     tuning = [entry for entry in piece.entries("honest") if entry.trial.phase == "tuning"]
-    by_try: dict[Try, list[Entry]] = {}
-    for entry in (*entries, *tuning):
-        by_try.setdefault(Try.of(entry), []).append(entry)
-    before, chosen = means(by_try), best_tries(entries)
+    before, chosen = means(by_try([*entries, *tuning])), best_tries(entries)
     lengths = sorted({one.steps for one in chosen})
     starts = [start(one.method, steps, before) for steps in lengths for one in chosen]
-    sizes = {"tries": TRIES, "seeds": SEEDS}
-    write(climbed_table(piece, args, "bracketed", args.longer_training, tokens, starts, **sizes), args.out)
+    text = args.longer_training
+    write(climbed_table(piece, args, "bracketed", text, tokens, starts, tries=TRIES, seeds=SEEDS), args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

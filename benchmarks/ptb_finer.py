@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import ptb_study
 from autodropout.tables import Entry
 from comparing import tables
-from pieces import Child, Piece
+from pieces import Child, Piece, rewards_of
 from ptb_honest import FINAL_SEED, OURS, RANDOM
 from ptb_study import study_options
 from recording import write
@@ -41,6 +41,20 @@ class Try(NamedTuple):
     @classmethod
     def of(cls, entry: Entry) -> "Try":
         return cls(entry.trial.method, entry.trial.rate, entry.trial.steps)
+
+
+Tried = dict[Try, list[Entry]]
+
+
+def by_try(entries: Iterable[Entry]) -> Tried:
+    found: Tried = {}
+    for entry in entries:
+        found.setdefault(Try.of(entry), []).append(entry)
+    return found
+
+
+def means(tried: Tried) -> dict[Try, float]:
+    return {one: statistics.fmean(rewards_of(entries)) for one, entries in tried.items()}
 
 
 Tuning = dict[str, list[dict[str, Any]]]

@@ -194,6 +194,7 @@ def final_table(
         for method, by in scores.items()
     }
     record |= {"rates": {method: setting.rate for method, setting in settings.items()}, "at_the_edge": edges}
+    record["training"] = name
     record["lengths"] = {entry.trial.method: entry.trial.steps for entry in found}
     record["none_lengths"] = {method: piece.shown(mean) for method, mean in none_means.items()}
     record |= {"best_classical": best_peer, "policies": methods}

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autodropout.tables import Entry
-from climbing import Tried, best_of_each, means
+from climbing import best_of_each
 from comparing import tables
 from pieces import Child
-from ptb_finer import Try
+from ptb_finer import Try, by_try, means
 from ptb_honest import OURS, RANDOM, best_of, claim
 from ptb_study import Piece, study_options
 from recording import write
@@ -29,14 +29,6 @@ def suitable(scores: Mapping[Try, float]) -> list[Try]:
     best = best_of_each(scores)
     by_length = {(one.method, one.steps): one for one in sorted(scores, key=lambda one: scores[one])}
     return [one for one in by_length.values() if scores[one] >= (1 - NEAR) * scores[best[one.method]]]
-
-
-def by_try(entries: Sequence[Entry], phase: str) -> Tried:
-    found: Tried = {}
-    for entry in entries:
-        if entry.trial.phase == phase:
-            found.setdefault(Try.of(entry), []).append(entry)
-    return found
 
 
 def compared(piece: Piece, entries: Sequence[Entry], claims: int) -> dict[str, Any]:
@@ -54,10 +46,12 @@ def compared(piece: Piece, entries: Sequence[Entry], claims: int) -> dict[str, A
 
 def study(piece: Piece, args: argparse.Namespace) -> None:
     before = piece.entries("bracketed")
-    known = by_try(before, "bracketed")
+    known, climbed = (
+        by_try(entry for entry in before if entry.trial.phase == phase) for phase in ("bracketed", "climbing")
+    )
     tokens = {one.method: entries[0].trial.tokens for one, entries in known.items()}
     seeds = sorted({entry.trial.seed for entries in known.values() for entry in entries})
-    chosen = suitable(means(by_try(before, "climbing")))
+    chosen = suitable(means(climbed))
     found: dict[int, list[Entry]] = {}
     for steps in sorted({one.steps for one in chosen}, reverse=True):
         there = [one for one in chosen if one.steps == steps]

@@ -9,14 +9,13 @@ nothing here. The claims are those of `ptb_honest.py`, but for no policy, which 
 """
 
 import argparse
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autodropout.tables import Entry
 from comparing import tables
-from pieces import Child, rewards_of
-from ptb_finer import Try, compared
+from pieces import Child
+from ptb_finer import Try, by_try, compared, means
 from ptb_honest import OURS, RANDOM, best_of, claim
 from ptb_study import Piece, study_options
 from recording import write
@@ -27,13 +26,10 @@ SEEDS = 24  # of each method: two of one length fill a crowd
 
 def best_tries(entries: Sequence[Entry]) -> list[Try]:
     """Of each method that was trained for several lengths, what had the best mean."""
-    by_try: dict[Try, list[Entry]] = {}
-    for entry in entries:
-        by_try.setdefault(Try.of(entry), []).append(entry)
-    means = {one: statistics.fmean(rewards_of(of)) for one, of in by_try.items()}
+    scores = means(by_try(entries))
     found: dict[str, Try] = {}
-    for one in sorted(means, key=lambda one: -means[one]):
-        if len({other.steps for other in means if other.method == one.method}) > 1:
+    for one in sorted(scores, key=lambda one: -scores[one]):
+        if len({other.steps for other in scores if other.method == one.method}) > 1:
             found.setdefault(one.method, one)
     return list(found.values())
 

@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     paces = {name: found["rates"].get(name, 0.0) / found["lengths"][name] for name in methods}  # of noise, by length
     lengths = [piece.training(TEXT, steps).steps for steps in LENGTHS]
     starts = [Try(name, nearest(paces[name] * steps), steps) for steps in lengths for name in methods]
-    sizes = {"tries": TRIES, "seeds": SEEDS, "reach": REACH}
-    write(climbed_table(piece, args, "moved", TEXT, tokens, starts, **sizes), args.out)
+    record = climbed_table(piece, args, "moved", TEXT, tokens, starts, tries=TRIES, seeds=SEEDS, reach=REACH)
+    write(record, args.out)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/stacked.py [--models paper small] [--policies full none] [--out results/stacked-cuda.json]
     python benchmarks/stacked.py --smoke                                       # tiny models, on a CPU too
 
-Two models in bfloat16, under a policy with a pattern at every site, drawn for every value, which none costs more than;
-where asked for, without one as well: what a step takes at least, however cheap masks become.
+Two models in bfloat16, under the policy that costs most: a pattern at every site, drawn for every value. Where asked
+for, without one as well: what a step takes at least, however cheap masks become.
 
 - paper: Transformer-XL as the paper trains it on Penn Treebank, 16 layers of width 380, 16 rows of 70 words, memory 70.
 - small: 4 layers of width 256, 8 heads, inner 1024, 16 rows of 70 words, no memory.

@@ -348,3 +348,13 @@ class TestSurgery:
         model(torch.randn(2, 3, 160, 160)).sum().backward()
         torch.compile(model, backend="aot_eager", fullgraph=True)(torch.randn(2, 3, 160, 160)).sum().backward()
         torch.compiler.reset()
+
+
+def test_the_space_of_an_attached_transformer_is_what_it_was() -> None:
+    """Though its attention, torch's own, is then another function; another kind is looked for all the same."""
+    layer, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.randn(2, 5, 16)
+    before = ad.space(layer, x)
+    ad.attach(layer, before.sample(seed=0), rate=0.1, example=x)
+    assert ad.space(layer, x) == before
+    with pytest.raises(ad.NoSites):
+        ad.space(layer, x, kind="convnet")

@@ -33,6 +33,7 @@ import ptb_table
 import ptb_trainings
 import ptb_transfer
 from autodropout.tables import Journal
+from pieces import Child
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +111,23 @@ def test_lengths_that_suit_a_method() -> None:
     scores |= {climbing.Try("other", 0.05, 6): 0.98, climbing.Try("other", 0.05, 8): 1.0}
     found = {climbing.Try("some", 0.1, 6), climbing.Try("some", 0.1, 8), climbing.Try("other", 0.05, 8)}
     assert set(ptb_lengths.suitable(scores)) == found
+
+
+def test_a_length_that_suits_is_trained_with_the_tables_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two lengths that were equally good the table has one."""
+    folder = ["--smoke", "--folder", str(tmp_path)]
+    piece = ptb_study.Piece(ptb_study.study_options(None, "bracketed", folder), "bracketed")
+    tokens, methods = (0,) * len(ptb_trainings.SPACE.tokens), ("policy of controller", "policy of random", "dropout")
+    for phase, steps, seeds in (("climbing", 4, (7,)), ("climbing", 8, (7,)), ("bracketed", 8, (1, 2))):
+        children = [Child(name, 0, tokens, 0.1, seed) for name in methods for seed in seeds]
+        piece.train(phase, "small", piece.asked(steps), children, test=phase == "bracketed")
+    run(ptb_lengths, monkeypatch, *folder)
+    new = [entry.trial for entry in Journal(tmp_path / "lengths.jsonl").entries]
+    assert {(trial.method, trial.steps, trial.seed) for trial in new} == {(m, 4, s) for m in methods for s in (1, 2)}
+    for of in json.loads((tmp_path / "lengths.json").read_text())["by_length"].values():
+        assert {row["method"] for row in of["tables"]["test perplexity, from dropout"]} == set(methods)
+        pairs = {(claim["method"], claim["than"]) for claim in of["claims"]}
+        assert pairs == {(methods[0], methods[1]), (methods[0], methods[2]), (methods[1], methods[2])}
 
 
 def test_from_proxy_to_table(

@@ -263,7 +263,8 @@ def space(
 ) -> ConvSpace | TransformerSpace:
     """The space of a model's policies: its groups, or its sites, found by tracing one eval forward on `example`."""
     on = attached(model)
-    if on is not None and on.kind == "transformer":  # what is found already; attention of torch's own is replaced there
+    if on is not None and on.kind == "transformer" and kind in (None, on.kind):
+        # What is found already: torch's own attention is another function there, which a trace would not know.
         finding = on._finding
     else:
         finding = discover(unwrap(model), example, kind=kind, stem=stem)

@@ -1,6 +1,5 @@
 """`confirm`: the best policies of a study once more, with seeds that the search did not use."""
 
-import os
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +21,7 @@ from autodropout.cli.options import (
     StudyName,
     Together,
 )
-from autodropout.cli.shell import print_json
+from autodropout.cli.shell import is_first_rank, print_json
 from autodropout.cli.training import Place, as_data, train_all
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def confirm(
 
 def _forget(path: Path) -> None:
     """Remove an earlier run's policy: it would be taken for the best of this one, however this one ends."""
-    if os.environ.get("RANK", "0") == "0":  # under torchrun the one that writes
+    if is_first_rank():
         path.unlink(missing_ok=True)
 
 

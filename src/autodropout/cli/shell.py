@@ -64,6 +64,11 @@ def one_of(names: Callable[[], tuple[str, ...]]) -> Callable[[str | None], str |
     return check
 
 
+def is_first_rank() -> bool:
+    """Under torchrun one of the ranks writes and speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def print_json(data: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=2))
 

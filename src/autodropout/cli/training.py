@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autodropout.cli.shell import look_for_data, print_json
+from autodropout.cli.shell import is_first_rank, look_for_data, print_json
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +96,7 @@ def train_all(
         before = " (finished before)" if row.was_finished else ""
         typer.echo(f"{row.variant.name}, seed {row.seed}{before}: {metrics}", err=True)
 
-    first = os.environ.get("RANK", "0") == "0"  # under torchrun one of the ranks speaks for all
+    first = is_first_rank()
     try:
         rows = compare(training, variants, seeds, place.out, run, tell if first else lambda row: None, together)
     except KeyboardInterrupt:
