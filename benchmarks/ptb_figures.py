@@ -80,12 +80,22 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def finest(honest: Record, later: Iterable[Record]) -> Record:
-    """Test scores of the final table; of what was tuned more finely afterwards, those of the last time."""
-    rows = {}
+    """Test scores of the final table; of methods that were trained again afterwards, those of the last time."""
+    rows: dict[str, list[dict[str, Any]]] = {}
     for record in (honest, *later):
-        table = next(table for name, table in record["tables"].items() if name.startswith("test "))
-        rows |= {row["method"]: row | {"steps": record["lengths"][row["method"]]} for row in table}
-    return {"rows": list(rows.values()), "unit": unit_of(honest)}
+        rows |= _tested(record)
+    return {"rows": [row for found in rows.values() for row in found], "unit": unit_of(honest)}
+
+
+def _tested(record: Record) -> dict[str, list[dict[str, Any]]]:
+    """Each method's test scores, at the length it was given or at each of several."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for steps, part in record.get("by_length", {None: record}).items():
+        table = next(table for name, table in part["tables"].items() if name.startswith("test "))
+        for row in table:
+            length = record["lengths"][row["method"]] if steps is None else int(steps.replace(",", ""))
+            found.setdefault(row["method"], []).append(row | {"steps": length})
+    return found
 
 
 DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}

@@ -257,7 +257,7 @@ def main() -> None:
     lines += ["### Searches replayed on the table of trials", "", *simulated(args.simulated)]
     lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
     write_page(args.docs, "ptb_report.py", lines)
-    later = [record for stage in ("retuned", "bracketed") for record in found[stage].values()]
+    later = [record for stage in ("retuned", "bracketed", "lengths") for record in found[stage].values()]
     figures(found, args.docs, "ptb", later)
 
 
