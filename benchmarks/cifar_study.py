@@ -47,6 +47,7 @@ RATES = {
     "stochastic_depth": (0.1, 0.2, 0.3, 0.5),
 }
 POLICY_RATES = (0.05, 0.1, 0.2, 0.4)
+SEARCH_RATES = (0.1, 0.2, 0.4)
 CANDIDATES = (
     *("wrn-16-1, as they are:2500", "wrn-16-2, as they are:2500", "wrn-28-2, as they are:2500"),
     *("wrn-16-2:9000", "wrn-28-2:9000"),
@@ -130,10 +131,6 @@ class Piece(pieces.Piece):
     def rates_for(self, method: str) -> tuple[float, ...]:
         return RATES.get(method, POLICY_RATES)
 
-    def crowd_of(self, name: str, steps: int) -> object:
-        """A crowd of images knows its length."""
-        return name, steps
-
     def prepare(self, training: ImageTraining, job: Sequence[Child]) -> bool:
         return training.prepare_many([self.regularizer(child) for child in job], self.run)
 
@@ -143,7 +140,7 @@ def candidates(piece: Piece, args: argparse.Namespace) -> None:
 
 
 def proxy(piece: Piece, args: argparse.Namespace) -> None:
-    ptb_proxy.study(piece, args, 4 if args.smoke else 32)
+    ptb_proxy.study(piece, args, 4 if args.smoke else 32, SEARCH_RATES)
 
 
 STAGES: dict[str, Callable[[Piece, argparse.Namespace], None]] = {

@@ -107,7 +107,7 @@ class Piece(ABC):
     def prepare(self, training: CrowdTraining, job: Sequence[Child]) -> bool:
         """Compile for jobs like this one; False where that was done before."""
 
-    def crowd_of(self, name: str, steps: int) -> object:
+    def crowd_of(self, name: str) -> object:
         """Trainings of which this is the same can use one crowd: nothing is compiled in between."""
         return name, self.together
 
@@ -167,7 +167,7 @@ class Piece(ABC):
             self.journal.note(facts(f"from here on {name}", ("torch",), machine) | {"preparing": took})
             self.noted = True
             print(f"# {name}: compiled and captured in {took:.1f} s", flush=True)
-        Piece.ready = self.crowd_of(name, training.steps)
+        Piece.ready = self.crowd_of(name)
 
     def _refuse_to_start_late(self, name: str, steps: int) -> None:
         """End the piece where the next job would not, going by jobs of any journal.
@@ -181,7 +181,7 @@ class Piece(ABC):
         like = [pace for training, pace in paces if training == name]
         needed = steps * (min(like) if like else max((pace for _, pace in paces), default=0.0))
         notes = [note for journal in journals for note in journal.notes]
-        if notes and Piece.ready != self.crowd_of(name, steps):
+        if notes and Piece.ready != self.crowd_of(name):
             needed += max(float(note["preparing"]) for note in notes)
         if time.monotonic() + needed > self.ends:
             print(f"the time of this piece is over (the next job takes about {needed:.0f} s): run it again to go on")

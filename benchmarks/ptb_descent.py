@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         name = f"{args.training}, learning rate {lr:g}, warm-up {warmup}"
         TRAININGS[name] = partial(descending, args.training, lr, warmup)
         if rows:
-            pieces.Piece.ready = piece.crowd_of(name, args.steps)  # the crowd of the row before serves this one, too
+            pieces.Piece.ready = piece.crowd_of(name)  # the crowd of the row before serves this one, too
         found = rewards_of(piece.train("descent", name, args.steps, children))
         row = judge(children, piece.scores(found), frequencies)
         rows.append({"lr": lr, "warmup": warmup} | row)

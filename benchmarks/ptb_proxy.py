@@ -66,10 +66,10 @@ def compared_longer(piece: Piece, name: str, steps: int, count: int, rate: float
     return trained(piece, name, steps, piece.policies(count, rate, 0) + others)
 
 
-def all_rates(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
+def all_rates(piece: Piece, name: str, steps: int, count: int, rate: float, rates: Sequence[float]) -> Found:
     """Classical methods with two seeds, policies at the other rates, and at this one with a seed more."""
     children = piece.baselines(2, BASELINE_RATES[:2] if piece.smoke else BASELINE_RATES)
-    children += [child for other in SEARCH_RATES if other != rate for child in piece.policies(count, other, 0)]
+    children += [child for other in rates if other != rate for child in piece.policies(count, other, 0)]
     return trained(piece, name, steps, children + piece.policies(count, rate, 1))
 
 
@@ -103,7 +103,13 @@ def of_method(method: str, found: Found) -> list[float]:
 
 
 def judge_all(
-    piece: Piece, found: Found, none: Sequence[float], deviation: float, count: int, rate: float
+    piece: Piece,
+    found: Found,
+    none: Sequence[float],
+    deviation: float,
+    count: int,
+    rate: float,
+    rates: Sequence[float],
 ) -> dict[str, Any]:
     """What a row has beside that at full length."""
     by_peer: dict[str, list[float]] = {}
@@ -117,7 +123,7 @@ def judge_all(
         "best_peer": best,
         "gain_in_deviations": gain(by_peer, none) / deviation,
         "two_seeds": bootstrap(spearman, first, again)._asdict(),
-        "rates": [judge_rate(piece, other, count, found, statistics.fmean(none), deviation) for other in SEARCH_RATES],
+        "rates": [judge_rate(piece, other, count, found, statistics.fmean(none), deviation) for other in rates],
     }
 
 
@@ -174,7 +180,7 @@ def show(rows: Sequence[dict[str, Any]], unit: str) -> None:
             table.row(f"{row['steps']:,} steps at {of['rate']:g}", dict(zip(columns, shown, strict=True)))
 
 
-def study(piece: Piece, args: argparse.Namespace, count: int) -> None:
+def study(piece: Piece, args: argparse.Namespace, count: int, rates: Sequence[float] = SEARCH_RATES) -> None:
     """As far as `--parts` go; the tables are printed and written once all that they need is there."""
     rate = args.rate
     lengths = [*(round(share * args.steps) for share in args.lengths), args.steps]
@@ -183,7 +189,7 @@ def study(piece: Piece, args: argparse.Namespace, count: int) -> None:
     if "compared" in args.parts:
         found = {steps: compared(piece, args.training, steps, count, rate) for steps in lengths}
     if "rates" in args.parts:
-        others = all_rates(piece, args.training, args.steps, count, rate)
+        others = all_rates(piece, args.training, args.steps, count, rate, rates)
     if "longer" in args.parts:  # last: it may be another crowd
         longer = compared_longer(piece, *final, count, args.longer_rate)
     if not found or not longer:
@@ -191,7 +197,7 @@ def study(piece: Piece, args: argparse.Namespace, count: int) -> None:
     rows = [judge_length(piece, args.training, steps, of, longer) for steps, of in found.items()]
     if others:
         none = of_method("none", found[args.steps])
-        rows[-1] |= judge_all(piece, found[args.steps] | others, none, rows[-1]["deviation"], count, rate)
+        rows[-1] |= judge_all(piece, found[args.steps] | others, none, rows[-1]["deviation"], count, rate, rates)
     show(rows, piece.unit)
     print(f"\nall trials of this journal: {piece.minutes:.1f} minutes")
     what = (

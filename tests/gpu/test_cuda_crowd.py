@@ -54,6 +54,17 @@ def begun(training: ImageTraining = TRAINING, run: Run = GPU, children: int = 4)
     return crowd
 
 
+def test_captured_steps_serve_trainings_of_other_lengths() -> None:
+    crowd = begun()
+    for steps in (STEPS, 2 * TRAINING.steps):
+        training = replace(TRAINING, steps=steps)
+        crowd.serve(training)
+        crowd.begin(POLICIES, RATE, SEEDS)
+        crowd.advance(STEPS)
+        for slot, policy, seed in zip(crowd.active, POLICIES, SEEDS, strict=True):
+            assert alike(slot.losses(), alone(training, policy, seed))
+
+
 def test_a_lane_draws_in_graphs_what_manual_seed_gives() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     lanes = [Lane(device) for _ in range(2)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import autodropout as ad
+from autodropout.attach.schedule import Shape
 from autodropout.training import Cosine, FixRes, ImageTraining, Pictures, RmsProp, Run, Sgd
 from autodropout.training import image_crowd as module
 from autodropout.training import image_slot as slot_module
@@ -186,9 +187,39 @@ def test_the_slots_are_kept_for_the_next_job_and_serve_fewer() -> None:
     assert tuple(crowd.slots[None][:3]) == slots
     TRAINING.fit_many(POLICIES[:1], 0.6, [0], CPU)  # another rate needs no other slots
     assert list(module._warm.values()) == [crowd]
-    replace(TRAINING, steps=3).fit_many(POLICIES[:1], RATE, [0], CPU)
+    replace(TRAINING, batch=TRAINING.batch + 1).fit_many(POLICIES[:1], RATE, [0], CPU)
     assert list(module._warm.values()) != [crowd]
     assert len(module._warm) == 1, "one training's slots are all that a GPU holds"
+
+
+@pytest.mark.parametrize("rates", ["constant", "linear"])
+def test_the_slots_serve_trainings_of_other_lengths(rates: Shape) -> None:
+    """Longer, then shorter: schedules of learning and drop rates, readings and curves are those of the length."""
+    short = replace(BUSY, rates=rates, evaluate_every=2)
+    assert short.prepare_many(POLICIES, CPU)
+    (crowd,) = module._warm.values()
+    for training in (short, replace(short, steps=2 * short.steps + 1), replace(short, steps=3, evaluate_every=None)):
+        assert not training.prepare_many(POLICIES, CPU), "nothing is compiled or captured again"
+        curves: list[list[int]] = [[] for _ in POLICIES]
+        reports = [lambda step, _, curve=curve: curve.append(step) for curve in curves]
+        rewards = training.fit_many(POLICIES, RATE, SEEDS, CPU, reports)
+        assert list(module._warm.values()) == [crowd]
+        every = training.evaluate_every or training.steps
+        assert curves == 3 * [[*range(every, training.steps, every), training.steps]]
+        assert rewards == [training.fit(p, RATE, seed, CPU).reward for p, seed in zip(POLICIES, SEEDS, strict=True)]
+        for slot, policy, seed in zip(crowd.active, POLICIES, SEEDS, strict=True):
+            assert torch.equal(slot.losses(), alone(training, policy, seed))
+
+
+def test_a_training_that_is_too_long_for_the_slots_gets_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_module, "ROOM", 4)
+    lengths = (3, 4, 5, 8, 9)
+    crowds = []
+    for steps in lengths:
+        training = replace(TRAINING, steps=steps)
+        assert training.fit_many(POLICIES[:1], RATE, [0], CPU) == [training.fit(POLICIES[0], RATE, 0, CPU).reward]
+        crowds += module._warm.values()
+    assert [crowds.index(crowd) for crowd in crowds] == [0, 0, 2, 2, 4]
 
 
 def test_the_rate_reaches_the_warm_slots() -> None:

@@ -14,9 +14,10 @@
 2. A child in a crowd is the child that `fit` trains alone: the same first weights, order of images, augmentation, masks
    and schedules follow from its seed. On the CPU the numbers are the same to the bit. Compiled code draws for itself,
    so that compiled children see other crops and mixtures than eager ones; masks are the same in both.
-3. Slots stay in the process for the next job of the same training. Its policies are tokens copied onto the device, its
-   weights and rates are set in place: nothing is compiled or captured again. Only the last training is kept. A baseline
-   is code and not tokens, so it has slots of its own, which stay as well: the memory is that of all kinds of a process.
+3. Slots stay in the process for the next job of the same training, of whatever length. Its policies are tokens copied
+   onto the device, its weights, rates and schedules are set in place: nothing is compiled or captured again. Only the
+   last training is kept. A baseline is code and not tokens, so it has slots of its own, which stay as well: the memory
+   is that of all kinds of a process.
 4. A child that diverges, or whose report ends it, is no longer replayed.
 
 A slot takes the memory of one training: what `fit` would take, less the images. How many fit a GPU, and how many are
@@ -37,7 +38,7 @@ import torch
 
 from autodropout.layers import Baseline
 from autodropout.training.children import check_crowd, goes_on, log, rates_of
-from autodropout.training.image_slot import LEAD, Slot, TooLarge, held, shared_by
+from autodropout.training.image_slot import LEAD, Slot, TooLarge, held, room, shared_by
 from autodropout.training.run import Ended, Regularizer, Report, Run
 
 if TYPE_CHECKING:
@@ -129,6 +130,13 @@ class Crowd:
         with torch.random.fork_rng(devices=()):  # models are built, and thrown away
             self._shared = shared_by(training, run, dropping)
 
+    def serve(self, training: "ImageTraining") -> None:
+        """From here on children are this training's: the one that the slots were made for, but for its length."""
+        if training != self.training:
+            self.wait()
+            self.training = training
+            self._shared.schedule(training)
+
     def begin(self, regularizers: Sequence[Regularizer], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the slots; more slots are made where there are too few."""
         self.make_room(regularizers)
@@ -137,7 +145,7 @@ class Crowd:
         self.step = 0
         rates = rates_of(rate, len(regularizers))
         for slot, regularizer, own_rate, seed in zip(self.active, regularizers, rates, seeds, strict=True):
-            slot.begin(regularizer, own_rate, seed)
+            slot.begin(regularizer, own_rate, seed, self.training.steps)
 
     def make_room(self, regularizers: Sequence[Regularizer]) -> bool:
         """Make, compile and capture the slots that children under these need; False where they are all there."""
@@ -223,10 +231,12 @@ _warm: dict[tuple["ImageTraining", Run, bool], Crowd] = {}
 
 
 def warm_crowd(training: "ImageTraining", run: Run, *, dropping: bool) -> Crowd:
-    """The crowd of the last call, where it was the same; else a new one in its place."""
-    key = (training, replace(run, report=None), dropping)
+    """The crowd of the last call, where it serves this training, too; else a new one in its place."""
+    of_any_length = replace(training, steps=room(training.steps), evaluate_every=None)
+    key = (of_any_length, replace(run, report=None), dropping)
     if key not in _warm:
         _warm.clear()
         gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle
         _warm[key] = Crowd(training, run, dropping=dropping)
+    _warm[key].serve(training)
     return _warm[key]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from autodropout.attach import RateSchedule, attach
+from autodropout.attach.schedule import Shape
 from autodropout.data import Labelled, Splits
 from autodropout.layers import Baseline
 from autodropout.patterns.read_back import mend_compiler
@@ -25,7 +26,7 @@ from autodropout.training.augment import Augment, Mix
 from autodropout.training.ema import checked_decay, share
 from autodropout.training.feed import fits, resident
 from autodropout.training.flat import Flat, FlatAverage, follow
-from autodropout.training.graphed import WARM_UPS, Lane, Work, at
+from autodropout.training.graphed import Lane, Work, at
 from autodropout.training.noise import Noise, noise_at
 from autodropout.training.order import Order
 from autodropout.training.run import Regularizer, Run
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 LEAD = 256  # steps whose images are chosen ahead: so often the host has to make permutations
 JUDGED = 200  # images at a time
+ROOM = 2**14  # rows that a table has at least, so that slots serve trainings of many lengths
 ANY_RATE = 0.5  # at which a baseline is captured: at 0 it would not act, then or ever
 AS_IT_IS = nn.Identity()  # how images are seen that are augmented already
 
@@ -45,7 +47,7 @@ class TooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all slots read. Tables have a row for each step."""
+    """What all slots read. Tables have a row for each step, and some more (`room`)."""
 
     train: Labelled
     held_out: dict[str, Labelled]  # "validation", and "test" once it was asked for
@@ -56,8 +58,21 @@ class Shared:
     loss: Callable[[nn.Module, Mix, Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]  # of a batch
     noise: Callable[[Tensor, Tensor], Tensor]  # what masks are drawn from, of a child's seed and a step
     follow: Callable[[Tensor, Tensor, Tensor], None]  # of a moving average
-    learning_rates: Tensor  # (steps,)
-    average_shares: Tensor  # (steps,)
+    learning_rates: Tensor  # (rows,), set by `schedule`
+    average_shares: Tensor  # (rows,)
+
+    def schedule(self, training: "ImageTraining") -> None:
+        """Let learning rates be those of a training of this length. Nobody must be reading them."""
+        factor = training.schedule.factors(training.steps)
+        rates = [training.optimizer.lr * factor(step) for step in range(training.steps)]
+        self.learning_rates[: training.steps].copy_(torch.tensor(rates))
+        if self.learning_rates.is_cuda:
+            torch.cuda.current_stream(self.learning_rates.device).synchronize()  # slots have streams of their own
+
+
+def room(steps: int) -> int:
+    """How many rows tables have for a training of so many steps: those of all lengths in between can use them."""
+    return max(ROOM, 1 << (steps - 1).bit_length())
 
 
 def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
@@ -67,11 +82,9 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     if not len(splits.validation):
         raise ValueError("there are no validation images to judge children by")
     train, validation = (held(getattr(splits, part), training, where) for part in ("train", "validation"))
-    steps = max(training.steps, WARM_UPS)  # so many rows are read before the first training
-    factor = training.schedule.factors(training.steps)
-    rates = [training.optimizer.lr * factor(step) for step in range(steps)]
+    rows = room(training.steps)
     decay = 0.0 if training.average is None else checked_decay(training.average)
-    shares = [share(decay, step) for step in range(steps)]
+    shares = [share(decay, step) for step in range(rows)]
     # To crop and to resize large images takes longer than to make a policy's masks. In a network for small ones it is
     # a few kernels, which are best compiled with the rest.
     aside = dropping and training.resizes
@@ -79,7 +92,7 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
     space = training.space() if dropping else None
     if run.compile:
         mend_compiler()
-    return Shared(
+    shared = Shared(
         train=train,
         held_out={"validation": validation},
         view=torch.compile(view) if aside and run.compile else view,
@@ -89,9 +102,11 @@ def shared_by(training: "ImageTraining", run: Run, dropping: bool) -> Shared:
         loss=torch.compile(training.loss) if run.compile else training.loss,
         noise=torch.compile(noise_at) if run.compile else noise_at,
         follow=torch.compile(follow) if run.compile else follow,
-        learning_rates=torch.tensor(rates, device=where),
+        learning_rates=torch.zeros(rows, device=where),
         average_shares=torch.tensor(shares, device=where),
     )
+    shared.schedule(training)
+    return shared
 
 
 def held(images: Labelled, training: "ImageTraining", where: torch.device) -> Labelled:
@@ -138,6 +153,7 @@ class Slot:
             self._judged = torch.zeros(1, dtype=torch.int64, device=where)  # batches
             self._counts = torch.zeros(2, dtype=torch.int64, device=where)  # right answers; logits not finite
         self._images: Order | None = None
+        self._steps = training.steps  # of the child
         self.replay_step = self._train
         self._replay_judging: dict[str, Work] = {}
 
@@ -147,8 +163,8 @@ class Slot:
         self.prepare_judging("validation")
 
     @torch.no_grad()
-    def begin(self, regularizer: Regularizer, rate: float, seed: int) -> None:
-        """Be the child of this seed under this policy, or this slot's baseline, before its first step."""
+    def begin(self, regularizer: Regularizer, rate: float, seed: int, steps: int) -> None:
+        """Be the child of this seed under this policy, or this slot's baseline, before the first of its steps."""
         with self.lane.active():
             first = _first_weights(self._training, seed)
             for name, value in (self.model.state_dict() | self._flat.named).items():
@@ -168,17 +184,18 @@ class Slot:
                     self.on.set_policy(regularizer or self._shared.nothing)
                 self.on.set_rate(rate)
             if self._drop_rates is not None:
-                self._drop_rates.copy_(torch.tensor(_course(self._training, rate, len(self._drop_rates))))
+                self._drop_rates[:steps].copy_(torch.tensor(_course(self._training.rates, rate, steps)))
             self._noise.seed.fill_(seed)
             for counter in (self._step, self._losses):
                 counter.zero_()
         self.lane.seed(seed)
+        self._steps = steps
         self._images = Order(len(self._shared.train), self._training.batch, seed)
 
     def choose_images(self, step: int) -> None:
         """Send the indices of the images of `LEAD` steps from this one on, or of those that are left."""
         assert self._images is not None
-        last = min(step + LEAD, self._training.steps)
+        last = min(step + LEAD, self._steps)
         rows = torch.stack([self._images(later) for later in range(step, last)])  # (steps, batch)
         with self.lane.active():
             rows = rows.pin_memory() if self._order.is_cuda else rows
@@ -291,10 +308,10 @@ class _Rates:
         self.noted.append(rate)
 
 
-def _course(training: "ImageTraining", rate: float, steps: int) -> list[float]:
+def _course(shape: Shape, rate: float, steps: int) -> list[float]:
     """The drop rate of each step."""
     rates = _Rates()
-    schedule = RateSchedule(rates, training.rates, rate=rate, steps=training.steps)
+    schedule = RateSchedule(rates, shape, rate=rate, steps=steps)
     for _ in range(1, steps):
         schedule.step()
     return rates.noted

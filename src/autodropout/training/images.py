@@ -215,7 +215,8 @@ class ImageTraining:
         """Compile and capture for such a crowd now, so that `fit_many` does nothing but train.
 
         Returns:
-            Whether there was anything to do: what was made for a crowd of this training before is kept as it is.
+            Whether there was anything to do: what was made for a crowd of this training before, of whatever length, is
+            kept as it is.
         """
         from autodropout.training.image_crowd import prepare_many
 
