@@ -16,6 +16,7 @@ import ptb_honest
 import ptb_lengths
 import ptb_mended
 import ptb_proxy
+import ptb_race
 import ptb_retuned
 import ptb_search
 import ptb_transfer
@@ -30,6 +31,7 @@ STAGES = {
     "mended": ptb_mended.main,
     "bracketed": ptb_bracketed.main,
     "lengths": ptb_lengths.main,
+    "race": ptb_race.main,
     "transfer": ptb_transfer.main,
 }
 

@@ -18,7 +18,7 @@ from autodropout.tables.statistics import seed_spread
 from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
-from ptb_report_tables import at_lengths, climbed, final, finer, honest, mended, retuned, translated
+from ptb_report_tables import at_lengths, climbed, final, finer, honest, mended, raced, retuned, translated
 from ptb_study import perplexity
 from ptb_table import UNIT
 from recording import averaged, decimals, markdown, named, units_of
@@ -229,6 +229,7 @@ STAGES: Stages = {
     "mended": ("Did the race of the kernels matter?", mended),
     "bracketed": ("The final table, every rate surrounded", climbed),
     "lengths": ("The same methods, each at both lengths", at_lengths),
+    "race": ("All ten best policies of each search", raced),
     "transfer": ("The same policies on WikiText-2", climbed),
     "wikitext2": ("The same, with Penn Treebank's length", final),
     "multi30k": ("The same policies on Multi30k, German to English", translated),

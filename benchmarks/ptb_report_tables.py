@@ -6,7 +6,7 @@ from typing import Any
 
 from ptb_figures import Record
 from ptb_honest import LEVEL
-from recording import markdown, unit_of
+from recording import averaged, markdown, unit_of
 
 
 def honest(files: Mapping[Path, Record], study: str) -> Iterator[str]:
@@ -66,6 +66,41 @@ def climbed(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield from retuned({path: record})
         yield from _tried("What was tried before.", record["tried"])
+
+
+def raced(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield (
+            f"`{path.name}`: {record['what']}. Validation {unit_of(record)} by rate, mean ± standard error (n); a "
+            "policy is worth its mean at its best rate."
+        )
+        yield ""
+        first = record["methods"][0]["method"]
+        rows = []
+        for row in record["methods"]:
+            apart, p = (None, None) if row["p"] is None else (f"{row['difference']:+.2f}", f"{row['p']:.4f}")
+            rows.append((row["method"], row["policies"], averaged(row["again"], error=True), apart, p))
+        yield from markdown(("method", "policies", "mean of their worths", f"from {first}", "p"), rows)
+        yield from _by_rate(record["rows"])
+        yield "The best of each method with new seeds, by which one of each was chosen, and its rate:"
+        yield ""
+        yield from _by_rate(record["best"])
+        chosen = (f"{one['method']} {one['number']} at {one['rate']:g}" for one in record["chosen"])
+        yield f"Chosen: {', '.join(chosen)}. Trained once more, with seeds that nothing was chosen by:"
+        yield ""
+        yield from _both_metrics(record, unit_of(record))
+
+
+def _by_rate(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    rates = sorted({rate for row in rows for rate in row["scores"]}, key=float)
+    shown = [
+        (
+            f"{row['method']} {row['number']}",
+            *(averaged(row["scores"][rate], error=True) if rate in row["scores"] else None for rate in rates),
+        )
+        for row in rows
+    ]
+    return markdown(("policy", *(f"at {rate}" for rate in rates)), shown)
 
 
 def _tried(what: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from recording import facts
 
 JOURNALS = (
     *("descent", "candidates", "proxy", "search", "finalists", "honest"),
-    *("finer", "retuned", "mended", "bracketed", "lengths"),
+    *("finer", "retuned", "mended", "bracketed", "lengths", "race"),
 )
 UNIT = "80 / perplexity"
 

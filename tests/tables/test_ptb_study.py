@@ -24,6 +24,7 @@ import ptb_lengths
 import ptb_mended
 import ptb_orders
 import ptb_proxy
+import ptb_race
 import ptb_report
 import ptb_retuned
 import ptb_search
@@ -130,6 +131,27 @@ def test_a_length_that_suits_is_trained_with_the_tables_seeds(tmp_path: Path, mo
         assert pairs == {(methods[0], methods[1]), (methods[0], methods[2]), (methods[1], methods[2])}
 
 
+def check_race(folder: Path) -> None:
+    """All of the best policies run, and what is chosen of them is chosen by other seeds than it is judged by."""
+    race = json.loads((folder / "race.json").read_text())
+    entries = Journal(folder / "race.jsonl").entries
+    assert len(race["rows"]) == 3 * 3, "three of each method in a smoke test"
+    for row in race["methods"]:
+        best = [min(map(np.mean, of["scores"].values())) for of in race["rows"] if of["method"] == row["method"]]
+        assert sorted(row["again"]) == pytest.approx(sorted(best), rel=1e-4), "every policy at its best rate"
+    for chosen in race["chosen"]:
+        rivals = [of["scores"] for of in race["best"] if of["method"] == chosen["method"]]
+        (own,) = (of for of in race["best"] if (of["method"], of["number"]) == (chosen["method"], chosen["number"]))
+        assert len(rivals) == 2
+        assert np.mean(own["scores"][f"{chosen['rate']:g}"]) == min(np.mean(v) for of in rivals for v in of.values())
+        final = [e.trial for e in entries if e.trial.method == f"policy of {chosen['method']}"]
+        assert {(t.tokens, t.rate) for t in final} == {(tuple(chosen["tokens"]), chosen["rate"])}
+    seeds = [{e.trial.seed for e in entries if e.trial.phase == p} for p in ("race", "race, the best", "race, final")]
+    assert len(set.union(*seeds)) == sum(map(len, seeds)) == 6
+    assert all((entry.test is not None) == (entry.trial.phase == "race, final") for entry in entries)
+    assert race["claims"][0]["than"] == "policy of random"
+
+
 def test_from_proxy_to_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +165,7 @@ def test_from_proxy_to_table(
         ptb_retuned,
         ptb_bracketed,
         ptb_lengths,
+        ptb_race,
     ):
         run(script, monkeypatch, *folder)
     jobs = len(trained)
@@ -157,6 +180,7 @@ def test_from_proxy_to_table(
         "retuned",
         "bracketed",
         "lengths",
+        "race",
         *folder,
     )
     assert len(trained) == jobs, "all of it is in the journals"
@@ -207,11 +231,15 @@ def test_from_proxy_to_table(
     assert bracketed["lengths"] == retuned["lengths"], "the same methods, for as long"
     assert surrounded(bracketed["tried"])
     assert not {e.trial.seed for e in Journal(tmp_path / "bracketed.jsonl").entries} & {
-        e.trial.seed for path in tmp_path.glob("*.jsonl") if path.stem != "bracketed" for e in Journal(path).entries
+        e.trial.seed
+        for path in tmp_path.glob("*.jsonl")
+        if path.stem not in ("bracketed", "race")
+        for e in Journal(path).entries
     }, "seeds that nothing was chosen by"
     lengths = json.loads((tmp_path / "lengths.json").read_text())["by_length"]
     for metric, rows in lengths[f"{LONGEST:,}"]["tables"].items():
         assert rows == bracketed["tables"][metric], "as they were trained then"
+    check_race(tmp_path)
     run(found_policies, monkeypatch, "ptb", "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
     assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
@@ -230,8 +258,8 @@ def test_from_proxy_to_table(
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
     assert len(table.test(steps=LONGEST)) == 6 * 2 + 4 * 2 + 4 * 2
-    assert len(table.test(steps=24)) == 2, "no policy"
-    assert len(table.facts["trained"]) == 7, "each journal says where it was trained, though one compiled for all"
+    assert len(table.test(steps=24)) == 2 + 3 * 2, "no policy, and the race"
+    assert len(table.facts["trained"]) == 8, "each journal says where it was trained, though one compiled for all"
     assert "minutes" in capsys.readouterr().out
 
 
@@ -240,10 +268,10 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     page, docs = tmp_path / "docs" / "results.md", ["--folder", str(tmp_path), "--docs", str(tmp_path / "docs")]
     docs += ["--simulated", str(tmp_path / "none.json"), "--translated", str(tmp_path / "translated")]
     run(ptb_report, monkeypatch, *docs)
-    assert page.read_text().count("Not run yet") == 17
+    assert page.read_text().count("Not run yet") == 18
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
-    for script in (*scripts, ptb_finer, ptb_retuned, ptb_mended, ptb_bracketed, ptb_lengths, ptb_transfer):
+    for script in (*scripts, ptb_finer, ptb_retuned, ptb_mended, ptb_bracketed, ptb_lengths, ptb_race, ptb_transfer):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
