@@ -5,7 +5,8 @@
 Multi30k stands in for IWSLT'14 (`recipes/translation.py`): 29,000 captions, a small Transformer. Nothing is searched
 here: the policies are those of the final table of Penn Treebank (`ptb_honest.py`), beside no policy and the dropout of
 Vaswani et al.
-1. Each method's rate is chosen by validation BLEU, from the same rates with the same seeds.
+1. Each method's rate is chosen by validation BLEU, from the same rates with the same seeds; where the best of them is
+   the first or the last, the one beyond is tried as well, and so on.
 2. Each is trained at its rate with new seeds, and translates the test text once. Differences are paired by seed, with
    Student's 95% intervals.
 
@@ -21,7 +22,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,8 @@ from pieces import PAUSED
 from ptb_trainings import NONE, SPACE, Tokens, families
 from recording import facts, options, write
 
-RATES = (0.025, 0.05, 0.1, 0.2, 0.3)
+SCALE = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+RATES = SCALE[1:6]  # which all are tried at
 TUNING_SEEDS, FINAL_SEEDS = range(1), range(1_000, 1_005)
 METRICS = ("validation BLEU", "test BLEU")
 TRAINING = "multi30k"
@@ -147,18 +149,35 @@ class Piece:
                     raise error
 
 
-def tuned(piece: Piece, found: Mapping[str, Tokens], seeds: Sequence[int]) -> dict[str, dict[float, list[float]]]:
-    """Rewards of each method at each rate; one that diverged has none."""
-    jobs = [
-        Job("tuning", method, tokens, rate, seed)
-        for method, tokens in found.items()
-        if tokens != NONE
-        for rate in RATES
-        for seed in seeds
-    ]
-    scores: dict[str, dict[float, list[float]]] = {}
-    for job, entry in zip(jobs, piece.train(jobs), strict=True):
-        scores.setdefault(job.method, {}).setdefault(job.rate, []).append(entry.trial.value or 0.0)
+Scored = dict[str, dict[float, list[float]]]
+"""Rewards of each method at each rate; one that diverged has none."""
+
+
+def best_rates(scores: Scored) -> dict[str, float]:
+    return {method: max(by, key=lambda rate: statistics.fmean(by[rate])) for method, by in scores.items()}
+
+
+def beyond(rate: float, tried: Collection[float]) -> list[float]:
+    """What of the scale lies beside a rate, and was not tried."""
+    place = SCALE.index(rate)
+    return [other for other in SCALE[max(0, place - 1) : place + 2] if other not in tried]
+
+
+def tuned(piece: Piece, found: Mapping[str, Tokens], seeds: Sequence[int]) -> Scored:
+    """Until each method's best rate has others on both sides, or the scale ends."""
+    scores: Scored = {}
+    waiting = {method: list(RATES) for method, tokens in found.items() if tokens != NONE}
+    while waiting:
+        jobs = [
+            Job("tuning", method, found[method], rate, seed)
+            for method, rates in waiting.items()
+            for rate in rates
+            for seed in seeds
+        ]
+        for job, entry in zip(jobs, piece.train(jobs), strict=True):
+            scores.setdefault(job.method, {}).setdefault(job.rate, []).append(entry.trial.value or 0.0)
+        best = best_rates(scores)
+        waiting = {method: more for method, by in scores.items() if (more := beyond(best[method], by))}
     return scores
 
 
@@ -179,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = methods(args.policies)
     piece = Piece(args, training.smoke() if args.smoke else training)
     scores = tuned(piece, found, TUNING_SEEDS)
-    rates = {method: max(by, key=lambda rate: statistics.fmean(by[rate])) for method, by in scores.items()}
+    rates = best_rates(scores)
     seeds = FINAL_SEEDS[:2] if args.smoke else FINAL_SEEDS
     jobs = [
         Job("final", method, tokens, rates.get(method, 0.0), seed) for seed in seeds for method, tokens in found.items()
@@ -190,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     record["tuning"] = {
         method: {f"{rate:g}": [*map(bleu, of)] for rate, of in by.items()} for method, by in scores.items()
     }
-    record["at_the_edge"] = [method for method, rate in rates.items() if rate in (min(RATES), max(RATES))]
+    record["at_the_edge"] = [method for method, rate in rates.items() if rate in (SCALE[0], SCALE[-1])]
     record["diverged"] = [[entry.trial.method, entry.trial.seed] for entry in final if entry.trial.value is None]
     record |= {"rates": rates, "policies": found, "tables": tables(final, ("none", "dropout"), METRICS, bleu)}
     write(record, args.out or args.folder / "multi30k.json")

@@ -205,7 +205,8 @@ def study(piece: Piece, args: argparse.Namespace, count: int, rates: Sequence[fl
     )
     record = piece.record(what) | {"rate": rate, "rows": rows}
     record["longer"] = judge_longer(piece, *final, args.longer_rate, longer)
-    write(record, args.out.with_stem(f"{args.out.stem}-{args.training}-{args.steps}-{rate:g}-for-{args.longer_steps}"))
+    name = "-".join(args.training.replace(",", "").split())
+    write(record, args.out.with_stem(f"{args.out.stem}-{name}-{args.steps}-{rate:g}-for-{args.longer_steps}"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

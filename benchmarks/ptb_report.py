@@ -25,7 +25,7 @@ from recording import averaged, decimals, markdown, named, units_of
 
 TITLE = "# Results\n\n"
 EARLIER = (64, 128, 256)  # policies after which simulated searches are looked at, too
-NOT_RUN = ("Not run yet.", "")
+NOT_RUN = "Not run yet: "
 Stages = dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]]
 """By the names of files: a title, and what is told of them."""
 
@@ -42,7 +42,6 @@ def cost(journals: Mapping[str, Path]) -> Iterator[str]:
     crowded = False
     for stage, path in journals.items():
         if not path.exists():
-            rows.append((stage, "not run yet", None, None))
             continue
         journal = Journal(path)
         shared = any("beside other work" in str(note["what"]) for note in journal.notes)
@@ -149,9 +148,11 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
 
 
 def simulated(path: Path) -> Iterator[str]:
+    title = "Searches replayed on the table of trials"
     if not path.exists():
-        yield from NOT_RUN
+        yield from (f"{NOT_RUN}{title}.", "")
         return
+    yield from (f"### {title}", "")
     record = json.loads(path.read_text())
     held = record["surrogate"]["held_out"]
     rows = [(kind, f"{h['error']:.5f}", f"{h['correlation']:.2f}") for kind, h in held.items()]
@@ -201,8 +202,14 @@ def _mean(found: Mapping[str, float]) -> str:
 
 
 def sections(stages: Stages, found: Mapping[str, Mapping[Path, Record]]) -> Iterator[str]:
+    missing = []
     for stage, (title, told) in stages.items():
-        yield from (f"### {title}", "", *(told(found[stage]) if found[stage] else NOT_RUN))
+        if found[stage]:
+            yield from (f"### {title}", "", *told(found[stage]))
+        else:
+            missing.append(title)
+    if missing:
+        yield from (f"{NOT_RUN}{'; '.join(missing)}.", "")
 
 
 def page(before: str, script: str, lines: Sequence[str]) -> str:
@@ -255,7 +262,7 @@ def main() -> None:
     others = ("orders", "sites", "wikitext2", "multi30k")  # have other stages' journals; the last is no part of it
     journals = {stage: args.folder / f"{stage}.jsonl" for stage in STAGES if stage not in others}
     lines = ["## Penn Treebank", "", *sections(STAGES, found)]
-    lines += ["### Searches replayed on the table of trials", "", *simulated(args.simulated)]
+    lines += simulated(args.simulated)
     lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
     write_page(args.docs, "ptb_report.py", lines)
     later = [record for stage in ("retuned", "bracketed", "lengths") for record in found[stage].values()]

@@ -91,7 +91,7 @@ def test_a_candidate_that_is_none(tmp_path: Path) -> None:
 def test_a_study_from_its_proxy_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
     cifar_study.main(["proxy", *common])
-    found = json.loads((tmp_path / "proxy-wrn-28-2-30-0.1-for-120.json").read_text())
+    found = json.loads((tmp_path / "proxy-wrn-16-2-as-they-are-30-0.2-for-120.json").read_text())
     assert [row["steps"] for row in found["rows"]] == [10, 15, 30]
     whole = found["rows"][-1]
     assert whole["best_peer"] in ("dropout at 0.05", "dropout at 0.1")
@@ -123,7 +123,7 @@ def test_a_study_from_its_proxy_to_its_report(tmp_path: Path, monkeypatch: pytes
     assert f"validation error, % {row['mean']:.2f} over" in policy.provenance.note
     run(cifar_report, monkeypatch, "--folder", str(tmp_path), "--docs", str(tmp_path / "docs"))
     page = (tmp_path / "docs" / "results.md").read_text()
-    assert page.count("Not run yet") == 1, "candidates"
+    assert "Not run yet: Where regularization pays at all." in page
     assert f"| policy of random | {row['rate']:g}, 120 steps | {row['mean']:.2f} ±" in page
     assert "perplexity" not in page
     assert {path.name for path in (tmp_path / "docs").glob("*.png")} == {"cifar-honest.png", "cifar-search.png"}

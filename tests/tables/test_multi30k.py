@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +82,25 @@ def test_every_method_is_tuned_then_tested_with_new_seeds(
     )
     multi30k.main([*arguments, "--minutes", "0"])
     assert len(Journal(tmp_path / "found" / "multi30k.jsonl").entries) == len(entries), "nothing was trained again"
+
+
+def test_rates_are_tuned_until_the_best_is_surrounded() -> None:
+    best = {"dropout": 0.5, "policy of controller": 0.05, "policy of random": 0.0125}
+
+    class Piece:
+        def train(self, jobs: Sequence[multi30k.Job]) -> list[SimpleNamespace]:
+            rewards = (1 - abs(job.rate - best[job.method]) for job in jobs)
+            return [SimpleNamespace(trial=SimpleNamespace(value=reward)) for reward in rewards]
+
+    methods = {"none": ptb_trainings.NONE} | dict.fromkeys(best, OURS)
+    scores = multi30k.tuned(Piece(), methods, range(2))
+    assert multi30k.best_rates(scores) == best
+    assert {method: sorted(by_rate) for method, by_rate in scores.items()} == {
+        "dropout": [*multi30k.RATES, 0.4, 0.5, 0.6],
+        "policy of controller": [*multi30k.RATES],
+        "policy of random": [0.0125, *multi30k.RATES],
+    }
+    assert all(len(of) == 2 for by_rate in scores.values() for of in by_rate.values())
 
 
 def test_policies_come_from_penn_treebank(tmp_path: Path, arguments: list[str]) -> None:
