@@ -1,6 +1,7 @@
 """Crowds of image trainings: each child is the one that `fit` trains alone, whoever is trained beside it."""
 
 import math
+import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from autodropout.training.flat import ALIGNED, Flat, FlatAverage
 from autodropout.training.graphed import Lane, at
 from autodropout.training.image_crowd import Crowd
 from autodropout.training.image_learner import Learner
+from autodropout.training.run import Regularizer, Scores
 from autodropout.training.semi_supervised import FixMatch, SemiSupervisedTraining
 
 TRAINING = replace(SMALL, pictures=replace(PICTURES, validation=90))  # 90: not a whole number of batches
@@ -37,10 +39,10 @@ def cold() -> None:
     module._warm.clear()
 
 
-def alone(training: ImageTraining, policy: ad.Policy | None, seed: int) -> Tensor:
+def alone(training: ImageTraining, regularizer: Regularizer, seed: int, rate: float = RATE) -> Tensor:
     """The losses of a lone child, step by step."""
     with ExitStack() as closing:
-        learner = Learner(training, training.load(), policy, RATE, seed, CPU, closing)
+        learner = Learner(training, training.load(), regularizer, rate, seed, CPU, closing)
         return torch.stack([learner.step(step)["train_loss"].detach() for step in range(training.steps)])
 
 
@@ -63,6 +65,16 @@ def test_a_child_in_a_crowd_is_the_child_alone(training: ImageTraining) -> None:
     for slot, policy, seed, reward in zip(crowd.active, POLICIES, SEEDS, rewards, strict=True):
         assert torch.equal(slot.losses(), alone(training, policy, seed))
         assert reward == training.fit(policy, RATE, seed, CPU).reward
+
+
+def test_the_rate_of_a_baseline_changes_as_in_a_lone_training() -> None:
+    """To the bit: unlike a policy's, it scales what is kept."""
+    training, rates = replace(TRAINING, rates="linear"), [0.1, 0.2, 0.37, 0.5]
+    dropout = ad.baseline("dropout")
+    training.fit_many([dropout] * 4, rates, [0] * 4, CPU)
+    (crowd,) = module._warm.values()
+    for slot, rate in zip(crowd.active, rates, strict=True):
+        assert torch.equal(slot.losses(), alone(training, dropout, 0, rate))
 
 
 def test_all_kinds_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,13 +225,23 @@ def test_the_slots_serve_trainings_of_other_lengths(rates: Shape) -> None:
 
 def test_a_training_that_is_too_long_for_the_slots_gets_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_module, "ROOM", 4)
-    lengths = (3, 4, 5, 8, 9)
+    lengths = (3, 4, 5, 8, 3, 9)
     crowds = []
     for steps in lengths:
         training = replace(TRAINING, steps=steps)
         assert training.fit_many(POLICIES[:1], RATE, [0], CPU) == [training.fit(POLICIES[0], RATE, 0, CPU).reward]
         crowds += module._warm.values()
-    assert [crowds.index(crowd) for crowd in crowds] == [0, 0, 2, 2, 4]
+    assert [crowds.index(crowd) for crowd in crowds] == [0, 0, 2, 2, 2, 5]
+
+
+def test_a_length_that_is_refused_is_refused_again() -> None:
+    """And leaves the slots to the training that they had."""
+    training = replace(TRAINING, schedule=Cosine(warmup=3))
+    first = training.fit_many(POLICIES[:1], RATE, [0], CPU)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"warmup must lie in \[0, 3\), .* got 3"):
+            replace(training, steps=3).fit_many(POLICIES[:1], RATE, [0], CPU)
+    assert training.fit_many(POLICIES[:1], RATE, [0], CPU) == first
 
 
 def test_the_rate_reaches_the_warm_slots() -> None:
@@ -282,8 +304,17 @@ def test_what_cannot_be_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_images_that_do_not_fit_the_gpu_are_trained_on_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """One network after the other; one that its report ends, or that diverges, ends alone."""
     expected = TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU)
-    module._warm.clear()
+    (crowd,) = map(weakref.ref, module._warm.values())
+    fit = ImageTraining.fit
+
+    def looks(*arguments: object) -> Scores:
+        assert crowd() is None, "its memory is wanted"
+        return fit(*arguments)
+
+    monkeypatch.setattr(ImageTraining, "fit", looks)
     monkeypatch.setattr(slot_module, "fits", lambda images, device: False)
+    reports = [lambda step, accuracy: None] * len(POLICIES)
+    assert TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU, None, reports) == expected, "the test images do not fit"
     assert TRAINING.fit_many(POLICIES, RATE, SEEDS, CPU) == expected
 
     def ends(step: int, reward: float) -> None:

@@ -1,11 +1,14 @@
 """What a comparison asks of a crowd of image trainings: baselines beside policies, a rate for each, and test scores."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from small_images import PICTURES, busy
 from small_images import TRAINING as SMALL
+from torch import Tensor
 
 import autodropout as ad
 from autodropout.training import ImageTraining, Run
@@ -64,6 +67,27 @@ def test_a_crowd_of_images_is_made_ready_before_it_is_trained() -> None:
     (reward, _), _ = scores(TRAINING, [POLICY, DROPOUT], [0.3, 0.3])
     assert {kind: len(there) for kind, there in crowd.slots.items()} == slots
     assert reward == TRAINING.fit(POLICY, 0.3, 4, CPU).reward, "nothing is left of what made it ready"
+
+
+def test_a_deterministic_run_is_so_when_it_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    look = ImageTraining.look
+
+    def noting(self: ImageTraining, resolution: int) -> Callable[[Tensor], Tensor]:
+        shown = look(self, resolution)
+
+        def noted(images: Tensor) -> Tensor:
+            seen.append(torch.are_deterministic_algorithms_enabled())
+            return shown(images)
+
+        noted.to = lambda device: noted  # type: ignore[attr-defined]
+        return noted
+
+    monkeypatch.setattr(ImageTraining, "look", noting)
+    TRAINING.fit(POLICY, 0.1, 0, replace(CPU, deterministic=True, test=True))
+    judged = seen[1:]  # the first is an example
+    assert all(judged)
+    assert len(judged) > 1, "validation and test"
 
 
 def test_a_child_that_its_report_ends_has_no_test_score() -> None:

@@ -67,6 +67,15 @@ def test_helpers(zygote: Zygote, tmp_path: Path) -> None:
     assert [a + b for a, b in zip(one["order"], two["order"], strict=True)] == alone["order"]
 
 
+def test_all_ranks_judge_what_rank_0_saves(zygote: Zygote, tmp_path: Path) -> None:
+    """Also where a rank has nothing to read."""
+    assert zygote.run_ranks(2, "judged", folder=str(tmp_path)) == [0, 0], zygote.said()
+    one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert zygote.run("judged", folder=str(tmp_path)) == 0
+    assert one == two == json.loads((tmp_path / "0.json").read_text())
+    assert one[0] == 1.0
+
+
 def test_the_same_again(zygote: Zygote, undisturbed: tuple[Any, float], tmp_path: Path) -> None:
     go_on(zygote, tmp_path, undisturbed)
 

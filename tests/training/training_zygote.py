@@ -9,11 +9,17 @@ from typing import Any
 
 import tiny_training
 import torch
+from language_tools import SIZE, VOCABULARY
 
 import zygote
+from autodropout.data import Labelled
+from autodropout.models.transformer_xl import TransformerXL
 from autodropout.training.distributed import ranks, seed_rank, share, total, world
+from autodropout.training.judging import accuracies
+from autodropout.training.language_loss import log_loss
 from autodropout.training.order import Order
 from autodropout.training.run import Run
+from autodropout.training.streams import Pages
 from autodropout.training.weights import export
 
 
@@ -97,8 +103,24 @@ def numbers(folder: str) -> None:
         (Path(folder) / f"{here.rank}.json").write_text(json.dumps(found))
 
 
+def judged(folder: str) -> None:
+    """Images, by a model whose ranks have statistics of their own, and a text with fewer rows than there are ranks."""
+    with ranks(torch.device("cpu")) as here:
+        norm = torch.nn.BatchNorm2d(2)
+        norm.running_mean[1] += 10 * here.rank  # rank 1 alone would never name the second class
+        images = torch.randn(400, 2, 1, 1, generator=torch.Generator().manual_seed(0))
+        examples = Labelled(images, images.flatten(1).argmax(1))
+        model = torch.nn.Sequential(norm, torch.nn.Flatten())
+        found = accuracies(model, torch.nn.Identity(), examples, 2, Run(device="cpu"))
+        torch.manual_seed(0)
+        pages = Pages.of(torch.randint(VOCABULARY, (50,)), rows=1, segment=8)
+        nats = log_loss(TransformerXL(VOCABULARY, SIZE), pages, memory=8)
+        (Path(folder) / f"{here.rank}.json").write_text(json.dumps([found["accuracy"], nats]))
+
+
 TASKS = {
-    task.__name__: task for task in (train, crash_at, as_rank, train_plainly, interrupted, of_another_config, numbers)
+    task.__name__: task
+    for task in (train, crash_at, as_rank, train_plainly, interrupted, of_another_config, numbers, judged)
 }
 
 

@@ -9,7 +9,8 @@
         right = total(right)                    # of a validation set that the ranks have divided among them
 
 Rank 0 writes and shows; a `Loop` sees to that. Batch normalization stays each rank's own, with rank 0's running
-statistics given to all before each step, as DDP does it.
+statistics given to all before each step, as DDP does it, and before a model is judged (`agree`): what all ranks judge
+is what rank 0 saves.
 """
 
 import hashlib
@@ -72,6 +73,13 @@ def parallel(model: nn.Module, device: torch.device) -> nn.Module:
     if world().size == 1:
         return model
     return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+def agree(model: nn.Module) -> None:
+    """Give rank 0's buffers to all ranks: after a step each has statistics of its own."""
+    if world().size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
 
 
 def share(batch: int) -> int:

@@ -14,10 +14,10 @@
 2. A child in a crowd is the child that `fit` trains alone: the same first weights, order of images, augmentation, masks
    and schedules follow from its seed. On the CPU the numbers are the same to the bit. Compiled code draws for itself,
    so that compiled children see other crops and mixtures than eager ones; masks are the same in both.
-3. Slots stay in the process for the next job of the same training, of whatever length. Its policies are tokens copied
-   onto the device, its weights, rates and schedules are set in place: nothing is compiled or captured again. Only the
-   last training is kept. A baseline is code and not tokens, so it has slots of its own, which stay as well: the memory
-   is that of all kinds of a process.
+3. Slots stay for the next job of the same training, also of another length. Its policies are tokens copied onto the
+   device, its weights, rates and schedules are set in place: nothing is compiled or captured again. Only the last
+   training is kept. A baseline is code and not tokens, so it has slots of its own, which stay as well: the memory is
+   that of all kinds of a process.
 4. A child that diverges, or whose report ends it, is no longer replayed.
 
 A slot takes the memory of one training: what `fit` would take, less the images. How many fit a GPU, and how many are
@@ -30,7 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,14 @@ import torch
 
 from autodropout.layers import Baseline
 from autodropout.training.children import check_crowd, goes_on, log, rates_of
-from autodropout.training.image_slot import LEAD, Slot, TooLarge, held, room, shared_by
+from autodropout.training.image_slot import LEAD, Slot, TooLarge, held, shared_by
 from autodropout.training.run import Ended, Regularizer, Report, Run
 
 if TYPE_CHECKING:
     from autodropout.training.images import ImageTraining
+
+
+LENGTH = ("steps", "evaluate_every")  # of a training: slots serve others
 
 
 def fit_many(
@@ -60,20 +63,28 @@ def fit_many(
     if not regularizers:
         return []
     try:
-        crowd = warm_crowd(training, run, dropping=any(regularizer is not None for regularizer in regularizers))
-        if test_reports is not None:
-            crowd.hold("test")
+        return _together(training, regularizers, rates, seeds, run, reports, test_reports)
     except TooLarge as error:
-        _warm.clear()  # a crowd whose test images do not fit
-        log.warning("%s: they are trained one after the other", error)
-        run = replace(run, compile=False, test=test_reports is not None)  # it would be compiled anew for each
-        alone = partial(_alone, training, run, reports, test_reports)
-        return [alone(*child) for child in zip(range(len(seeds)), regularizers, rates, seeds, strict=True)]
-    try:
-        return crowd.fit(regularizers, rates, seeds, reports, test_reports)
+        reason = str(error)
     except BaseException:
         _warm.clear()  # whatever went wrong, it may have left slots half made
         raise
+    _warm.clear()  # not in the handler, whose error keeps the crowd, and its memory
+    gc.collect()
+    log.warning("%s: they are trained one after the other", reason)
+    run = replace(run, compile=False, test=test_reports is not None)  # it would be compiled anew for each
+    alone = partial(_alone, training, run, reports, test_reports)
+    return [alone(*child) for child in zip(range(len(seeds)), regularizers, rates, seeds, strict=True)]
+
+
+def _together(
+    training: "ImageTraining", regularizers: Sequence[Regularizer], rates: Sequence[float], seeds: Sequence[int],
+    run: Run, reports: Sequence[Report] | None, test_reports: Sequence[Report] | None,
+) -> list[float]:  # fmt: skip
+    crowd = warm_crowd(training, run, dropping=any(regularizer is not None for regularizer in regularizers))
+    if test_reports is not None:
+        crowd.hold("test")
+    return crowd.fit(regularizers, rates, seeds, reports, test_reports)
 
 
 def prepare_many(training: "ImageTraining", regularizers: Sequence[Regularizer], run: Run) -> bool:
@@ -134,8 +145,13 @@ class Crowd:
         """From here on children are this training's: the one that the slots were made for, but for its length."""
         if training != self.training:
             self.wait()
+            self._shared.schedule(training)  # first: it may refuse
             self.training = training
-            self._shared.schedule(training)
+
+    @property
+    def longest(self) -> int:
+        """How many steps there is room for."""
+        return len(self._shared.learning_rates)
 
     def begin(self, regularizers: Sequence[Regularizer], rate: float | Sequence[float], seeds: Sequence[int]) -> None:
         """Put new children into the slots; more slots are made where there are too few."""
@@ -204,13 +220,13 @@ class Crowd:
     ) -> list[float]:
         """Train children from beginning to end: their rewards, nan for those that did not get there."""
         self.begin(regularizers, rate, seeds)
-        if test_reports is not None:  # whose images are there: `hold`
-            for slot in self.active:
-                slot.prepare_judging("test")
         number = {id(slot): index for index, slot in enumerate(self.active)}
         rewards = [math.nan] * len(regularizers)
         every = self.training.evaluate_every or self.training.steps
         with self.run.settings():
+            if test_reports is not None:  # whose images are there: `hold`
+                for slot in self.active:
+                    slot.prepare_judging("test")
             while self.step < self.training.steps and self.active:
                 self.advance(min(every, self.training.steps - self.step))
                 for slot, reward in zip(tuple(self.active), self.judge(), strict=True):
@@ -227,14 +243,14 @@ class Crowd:
         return rewards
 
 
-_warm: dict[tuple["ImageTraining", Run, bool], Crowd] = {}
+_warm: dict[tuple[object, ...], Crowd] = {}
 
 
 def warm_crowd(training: "ImageTraining", run: Run, *, dropping: bool) -> Crowd:
     """The crowd of the last call, where it serves this training, too; else a new one in its place."""
-    of_any_length = replace(training, steps=room(training.steps), evaluate_every=None)
+    of_any_length = tuple(getattr(training, f.name) for f in fields(training) if f.name not in LENGTH)
     key = (of_any_length, replace(run, report=None), dropping)
-    if key not in _warm:
+    if key not in _warm or _warm[key].longest < training.steps:
         _warm.clear()
         gc.collect()  # its graphs hold a GPU's memory, and may be part of a cycle
         _warm[key] = Crowd(training, run, dropping=dropping)

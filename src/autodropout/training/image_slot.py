@@ -149,7 +149,8 @@ class Slot:
             self._order = torch.zeros(LEAD, training.batch, dtype=torch.int64, device=where)  # of the steps ahead
             self._losses = torch.zeros(len(shared.learning_rates), device=where)  # of each step
             varying = self.on is not None and training.rates != "constant"
-            self._drop_rates = torch.zeros_like(self._losses) if varying else None  # of the whole policy, each step
+            # Of the whole policy, each step; twice as exact as a site's, so that its share of it is rounded once.
+            self._drop_rates = torch.zeros_like(self._losses, dtype=torch.float64) if varying else None
             self._judged = torch.zeros(1, dtype=torch.int64, device=where)  # batches
             self._counts = torch.zeros(2, dtype=torch.int64, device=where)  # right answers; logits not finite
         self._images: Order | None = None
@@ -184,7 +185,8 @@ class Slot:
                     self.on.set_policy(regularizer or self._shared.nothing)
                 self.on.set_rate(rate)
             if self._drop_rates is not None:
-                self._drop_rates[:steps].copy_(torch.tensor(_course(self._training.rates, rate, steps)))
+                course = _course(self._training.rates, rate, steps)
+                self._drop_rates[:steps].copy_(torch.tensor(course, dtype=torch.float64))
             self._noise.seed.fill_(seed)
             for counter in (self._step, self._losses):
                 counter.zero_()

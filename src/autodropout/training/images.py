@@ -173,7 +173,7 @@ class ImageTraining:
                         loop.evaluated(found[f"{part}_accuracy"], **found)
             assert loop.last is not None
             metrics = {**loop.last.metrics, "steps_per_s": loop.steps_per_s}
-            with learner.averaged():
+            with run.settings(), learner.averaged():
                 if self.fixres is not None:
                     metrics |= learner.fixed(self.fixres, splits.train, held_out, part, config)
                 if run.test and part != "test":
@@ -215,8 +215,8 @@ class ImageTraining:
         """Compile and capture for such a crowd now, so that `fit_many` does nothing but train.
 
         Returns:
-            Whether there was anything to do: what was made for a crowd of this training before, of whatever length, is
-            kept as it is.
+            Whether there was anything to do: what was made for a crowd of this training before is kept as it is, also
+            for other lengths as far as there is room (`image_slot.room`).
         """
         from autodropout.training.image_crowd import prepare_many
 

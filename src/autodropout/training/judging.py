@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.data import Labelled
-from autodropout.training.distributed import total
+from autodropout.training.distributed import agree, total
 from autodropout.training.feed import chunks
 from autodropout.training.run import Run
 
@@ -18,7 +18,8 @@ MANY_CLASSES = 100
 def accuracies(
     model: nn.Module, view: Callable[[Tensor], Tensor], examples: Labelled, classes: int, run: Run
 ) -> dict[str, float]:
-    """`accuracy`, and `top5` from 100 classes on, in [0, 1]; the ranks share the work. The model is left in eval mode.
+    """`accuracy`, and `top5` from 100 classes on, in [0, 1]; the ranks share the work, with rank 0's statistics. The
+    model is left in eval mode.
 
     Args:
         model: images (N, C, H, W) to logits (N, classes).
@@ -30,6 +31,7 @@ def accuracies(
         FloatingPointError: a logit was not finite. A network of NaNs would still name a class for each image.
     """
     model.eval()
+    agree(model)
     right = torch.zeros(3, dtype=torch.int64, device=run.where)  # at first; among five; logits not finite
     for images, labels in chunks(examples, BATCH, run.where):
         with run.autocast():

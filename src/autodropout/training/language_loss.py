@@ -60,7 +60,8 @@ def log_loss(model: TransformerXL, pages: Pages, memory: int) -> float:
     rank, size = world().rank, world().size
     remembered: Tensor | None = None
     nats = torch.zeros((), dtype=torch.float64, device=pages.tokens.device)
-    for tokens, targets in zip(pages.tokens[:, rank::size], pages.targets[:, rank::size], strict=True):
+    mine = [part[:, rank::size] for part in (pages.tokens, pages.targets)]  # (segments, rows, segment)
+    for tokens, targets in zip(*mine, strict=True) if mine[0].numel() else ():  # there may be more ranks than rows
         hidden, remembered = model(tokens, remembered, memory)  # (rows, T, C)
         logits = model.logits(hidden).float().flatten(0, 1)
         nats += F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
