@@ -47,11 +47,15 @@ class Bitext:
 
 def lines(file: Path) -> Iterator[str]:
     """Plain text, also as .gz: a sentence a line."""
+    return (line.strip() for line in _lines(file))
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """As they stand there."""
     opened = gzip.open if file.suffix == ".gz" else open
     with opened(file, "rt", encoding="utf-8", newline="\n") as content:  # other separators of lines are text
         try:
-            for line in content:
-                yield line.strip()
+            yield from content
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error}") from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -102,8 +106,8 @@ def _zipped(source: Path, target: Path, read: Reader) -> Iterator[tuple[str, str
 
 
 def _columns(file: Path, source: int, target: int) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines(file), start=1):
-        cells = line.split("\t")
+    for number, line in enumerate(_lines(file), start=1):
+        cells = [cell.strip() for cell in line.split("\t")]  # the first may be empty
         if len(cells) <= max(source, target):
             raise ValueError(f"{file}, line {number}: {len(cells)} columns, but {max(source, target) + 1} are needed")
         yield cells[source], cells[target]

@@ -4,14 +4,13 @@ They are enlarged, for a pattern needs room: its sizes are multiples of a fifth 
 Wide ResNet the map is a quarter of the image. 20x20 is the smallest image that leaves 5 cells there.
 """
 
-import random
 from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autodropout.data.splits import Labelled, Splits
+from autodropout.data.splits import Labelled, Splits, dealt
 
 CLASSES = 10
 FEWEST = 174  # images of the rarest class, the digit 8
@@ -21,7 +20,8 @@ FEWEST = 174  # images of the rarest class, the digit 8
 def load(train: int = 200, validation: int = 600, size: int = 20, seed: int = 0) -> Splits:
     """The digits as (N, 1, size, size) in [-1, 1]; the same splits at every call, for ever.
 
-    Train and validation have equally many images of each class; test is the rest.
+    Train and validation have equally many images of each class; test is the rest: the images that test a training on
+    few may be learned from in one on more.
 
     Args:
         train, validation: how many images, multiples of 10; together at most 1,700, so that every class is tested.
@@ -37,19 +37,9 @@ def load(train: int = 200, validation: int = 600, size: int = 20, seed: int = 0)
         raise ValueError(f"size must be at least 8, which the images have, got {size}")
     pixels, labels = _bundled()
     images = F.interpolate(pixels / 8 - 1, size=(size, size), mode="bilinear", align_corners=False)
-    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for members in _shuffled_by_class(labels, seed):
-        first, second = train // CLASSES, (train + validation) // CLASSES
-        for part, share in zip(parts, (members[:first], members[first:second], members[second:]), strict=True):
-            part += share
-    return Splits(*(Labelled(images[part], labels[part]) for part in parts))
-
-
-def _shuffled_by_class(labels: Tensor, seed: int) -> list[list[int]]:
-    """The images of each class in random order. Of Python's generator, `random()` alone is promised never to change."""
-    draw = random.Random(seed)
-    order = sorted(range(len(labels)), key=lambda _: draw.random())
-    return [[image for image in order if labels[image] == label] for label in range(CLASSES)]
+    order = torch.tensor(dealt(labels.tolist(), seed))
+    held_out, learned, rest = order.split((validation, train, len(order) - validation - train))
+    return Splits(*(Labelled(images[part], labels[part]) for part in (learned, held_out, rest)))
 
 
 def _bundled() -> tuple[Tensor, Tensor]:

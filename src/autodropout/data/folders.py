@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "AUTODROPOUT_DATA"
 
@@ -22,7 +23,15 @@ class Reads:
 
 
 class MissingData(FileNotFoundError):
-    """A dataset is not there; the message says where it was looked for and what to do."""
+    """A dataset is not there; the message says where it was looked for and what to do.
+
+    Args:
+        begun: whether some of its files are there.
+    """
+
+    def __init__(self, message: str, *, begun: bool = False) -> None:
+        super().__init__(message)
+        self.begun = begun
 
 
 def root(data: Path | str | None = None) -> Path:
@@ -72,7 +81,8 @@ def find(
     wanted = f"{', '.join(files[:3])}{', ...' if len(files) > 3 else ''}"
     looked = ", ".join(map(str, dict.fromkeys(folders)))
     todo = advice or f"run `autodropout data get {name}`, or point {VARIABLE} or --data to a folder that has it"
-    raise MissingData(f"no {name} ({wanted}): looked in {looked}{incomplete}. To mend it, {todo}")
+    message = f"no {name} ({wanted}): looked in {looked}{incomplete}. To mend it, {todo}"
+    raise MissingData(message, begun=bool(incomplete))
 
 
 def find_either(
@@ -90,13 +100,14 @@ def find_either(
     Raises:
         MissingData: there is neither.
     """
+    sought: dict[str, Any] = {"data": data, "advice": advice, "gzipped": gzipped}
     try:
-        return find(name, official, inside=inside, data=data, advice=advice, gzipped=gzipped), True
+        return find(name, official, inside=inside, **sought), True
     except MissingData as missing:
         try:
-            return find(name, plain, data=data, advice=advice, gzipped=gzipped), False
-        except MissingData:
-            raise missing from None
+            return find(name, plain, **sought), False
+        except MissingData as missing_too:
+            raise (missing_too if missing_too.begun and not missing.begun else missing) from None
 
 
 def gzipped_or_not(file: Path) -> Path:

@@ -128,7 +128,8 @@ class Decoded(Dataset[tuple[Tensor, int]]):
 
 
 def _images(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in scandir(folder) if entry.name.lower().endswith(SUFFIXES))
+    names = (entry.name for entry in scandir(folder))
+    return sorted(name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith("."))
 
 
 def _read_listing(listing: Path) -> dict[str, tuple[int, str]]:

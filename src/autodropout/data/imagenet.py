@@ -21,8 +21,6 @@ from autodropout.data.splits import SemiSplits, Splits
 
 NAME = "imagenet"
 CLASSES = 1000
-MEAN = (0.485, 0.456, 0.406)  # of the training images, per channel, in [0, 1]
-STD = (0.229, 0.224, 0.225)
 ADVICE = (
     "get an account at image-net.org, take ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, unpack them to "
     "imagenet/train/CLASS/*.JPEG and imagenet/val/CLASS/*.JPEG (or imagenet/val/*.JPEG with imagenet/val.txt, a line "

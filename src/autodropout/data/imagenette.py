@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autodropout.data.folders import find
 from autodropout.data.image_folders import divided
-from autodropout.data.splits import Splits
+from autodropout.data.splits import SemiSplits, Splits
 
 NAME = "imagenette"
 CLASSES = 10
@@ -30,6 +30,13 @@ def load(
     """
     parts = divided(folder(data), train, validation, False, CLASSES, size, seed)
     return Splits(parts.train, parts.validation, parts.test)
+
+
+def semi(
+    train: int, validation: int = 500, *, size: int = 96, data: Path | str | None = None, seed: int = 0
+) -> SemiSplits:
+    """As `load`, and every training image in neither part is unlabelled."""
+    return divided(folder(data), train, validation, True, CLASSES, size, seed)
 
 
 def folder(data: Path | str | None = None) -> Path:

@@ -126,5 +126,5 @@ def _ticks(low: float, high: float, most: int, whole: bool = False) -> list[tupl
     step = min((b - a for a, b in pairwise(inside)), default=abs(low) or 1.0)
     if max(map(abs, inside)) >= 1e6 or step < 1e-6:
         return [(tick, f"{tick:.4g}") for tick in inside]
-    decimals = 0 if whole else next(n for n in range(8) if math.isclose(round(step, n), step, rel_tol=1e-6))
+    decimals = 0 if whole else next((n for n in range(7) if math.isclose(round(step, n), step, rel_tol=1e-6)), 7)
     return [(tick, f"{tick:.{decimals}f}") for tick in inside]

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from typing import cast
 
+from autodropout.layers.given import is_number
 from autodropout.training.distributed import world
 from autodropout.training.run import Ended, Regularizer, Report, Run
 
@@ -56,7 +58,7 @@ def rates_of(rate: float | Sequence[float], children: int) -> list[float]:
     Raises:
         ValueError: there are too few or too many, or one is no rate.
     """
-    rates = [rate] * children if isinstance(rate, float | int) else list(rate)
+    rates = [float(rate)] * children if is_number(rate) else list(cast("Sequence[float]", rate))
     if len(rates) != children:
         raise ValueError(f"there is a rate for all children or one for each, got {len(rates)} for {children}")
     for one in rates:

@@ -16,7 +16,7 @@ the test part is looked at when `run.test` asks for it, once, at the end.
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,10 @@ from autodropout.attach.schedule import Shape
 from autodropout.data import Labelled, Reads, SemiSplits, Splits
 from autodropout.models import image_model
 from autodropout.spaces import Space
-from autodropout.training.augment import Augment, Mix, mixing
+from autodropout.training.augment import MIXES, Augment, Mix, mixing
 from autodropout.training.descent import Descent, Schedule
 from autodropout.training.distributed import ranks, world
+from autodropout.training.ema import checked_decay
 from autodropout.training.feed import resident
 from autodropout.training.fixres import FixRes
 from autodropout.training.image_learner import Bench, Learner, Objective
@@ -69,6 +70,12 @@ class ImageTraining:
             raise ValueError(f"evaluate_every must be at least 1, got {self.evaluate_every}")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+        if self.average is not None:
+            checked_decay(self.average)
+        for name, value, known in (("mix", self.mix, MIXES), ("rates", self.rates, get_args(Shape))):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        self.schedule.factors(self.steps)  # says what is wrong with it
         if self.fixres is not None and not self.resizes:
             raise ValueError(f"FixRes needs images that are resized; the augmentation is {self.augmentation!r}")
         self.pictures.view(self.augmentation, self.resolution)  # says what is wrong with either
@@ -232,6 +239,7 @@ class ImageTraining:
             resolution=64 if self.resizes else few.kind.size,
             steps=6,
             batch=8,
+            schedule=replace(self.schedule, warmup=min(self.schedule.warmup, 2)),
             evaluate_every=None,
             fixres=self.fixres and replace(self.fixres, resolution=96, steps=3, batch=8),
         )

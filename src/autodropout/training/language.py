@@ -95,6 +95,7 @@ class LanguageTraining:
         for name in ("evaluation_words", "training_words"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        self.schedule()  # says what is wrong with it
 
     @property
     def reads(self) -> Reads:
@@ -121,7 +122,7 @@ class LanguageTraining:
             evaluate_every=30,
             evaluation_memory=16,
             evaluation_words=4_000,
-            warmup=self.warmup // 20,
+            warmup=min(self.warmup // 20, 20),
         )
 
     def fit(self, regularizer: Regularizer, rate: float, seed: int, run: Run = Run()) -> Scores:  # noqa: B008 (frozen)

@@ -53,11 +53,11 @@ class Reading:
 
     def prepare(self) -> bool:
         """Compile and capture what reads the validation text; False where that was done before."""
-        if self._readers:
-            return False
-        for averaged in (False, True):
+        there = {averaged for text, averaged, _ in self._readers if text == "validation"}
+        missing = {False, True} - there
+        for averaged in sorted(missing):
             self.nats(averaged=averaged)
-        return True
+        return bool(missing)
 
     def nats(self, *, averaged: bool, text: str = "validation") -> list[float]:
         """What `log_loss` says of each slot; by the averaged weights, or those of the last step."""

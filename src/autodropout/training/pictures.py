@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autodropout.data import Labelled, SemiSplits, Splits, cifar10, digits, imagenet, imagenette
-from autodropout.data.splits import dealt
 from autodropout.training.augment import (
     AUGMENTATIONS,
     IMAGENET_MEAN,
@@ -68,6 +67,8 @@ class Pictures:
     def __post_init__(self) -> None:
         if self.name not in KINDS:
             raise ValueError(f"{self.name!r} is not a dataset of images; there are {', '.join(KINDS)}")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}")
 
     @property
     def kind(self) -> Kind:
@@ -84,8 +85,8 @@ class Pictures:
                 parts = cifar10.load(self._number(), self.validation, data=self.folder, seed=self.seed)
                 splits = Splits(*(self._shrunk(part) for part in (parts.train, parts.validation, parts.test)))
             case _:
-                module = imagenette if self.name == "imagenette" else imagenet
-                splits = module.load(self.train, self.validation, size=self.kind.size, data=self.folder, seed=self.seed)
+                load = imagenette.load if self.name == "imagenette" else imagenet.load
+                splits = load(self.train, self.validation, size=self.kind.size, data=self.folder, seed=self.seed)
         for part, images in (("training", splits.train), ("validation", splits.validation)):
             self.check(part, images)
         return splits
@@ -95,15 +96,14 @@ class Pictures:
         folder, number = self.folder, self._number()
         match self.name:
             case "digits":
-                splits = _hidden(replace(self, train=DIGITS_TO_LEARN_FROM).load(), number, self.seed)
+                splits = _hidden(replace(self, train=DIGITS_TO_LEARN_FROM).load(), number)
             case "cifar10":
                 whole = cifar10.semi(number, self.validation, data=folder, seed=self.seed)
                 train, validation, test = (self._shrunk(part) for part in (whole.train, whole.validation, whole.test))
                 splits = SemiSplits(train, validation, _shrink(whole.unlabelled, self.kind.size), test)
-            case "imagenette":
-                splits = _hidden(replace(self, train=None).load(), number, self.seed)
             case _:
-                splits = imagenet.semi(number, self.validation, size=self.kind.size, data=folder, seed=self.seed)
+                semi = imagenette.semi if self.name == "imagenette" else imagenet.semi
+                splits = semi(number, self.validation, size=self.kind.size, data=folder, seed=self.seed)
         for part, images in (("training", splits.train), ("validation", splits.validation)):
             self.check(part, images)
         if len(splits.unlabelled) == 0:
@@ -161,12 +161,9 @@ class Pictures:
         return Labelled(_shrink(part.images, self.kind.size), part.labels)
 
 
-def _hidden(splits: Splits, labelled: int, seed: int) -> SemiSplits:
-    """All training images but `labelled` of them lose their labels."""
-    order = torch.tensor(dealt(splits.train.labels.tolist(), seed))
-    shown, rest = order[:labelled], order[labelled:]
-    train = Labelled(splits.train.images[shown], splits.train.labels[shown])
-    return SemiSplits(train, splits.validation, splits.train.images[rest], splits.test)
+def _hidden(splits: Splits, labelled: int) -> SemiSplits:
+    """All training images but the first `labelled` of them lose their labels."""
+    return SemiSplits(splits.train[:labelled], splits.validation, splits.train.images[labelled:], splits.test)
 
 
 def _stored(part: Labelled) -> Labelled:

@@ -122,7 +122,7 @@ class LookedUp(Embedding):
 
 
 def cross_entropy(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
-    """`language.cross_entropy` for children side by side.
+    """`language_loss.cross_entropy` for children side by side.
 
     The weights come first in the product, so that their gradient comes out of one in the order of the embedding. As
     `F.linear` it would come out transposed under `vmap`, and be turned over at the cost of four passes.

@@ -6,6 +6,8 @@ after them. The cuts fall at the same places every time, so an epoch has always 
 follow from seed and step alone: there is nothing to save.
 """
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from autodropout.data.subwords import BOS, PAD
 from autodropout.training.distributed import mixed
 
 MULTIPLE = 8  # of lengths: tensor cores like it, and compiled code meets fewer shapes
+Length = TypeVar("Length", int, Tensor)
 
 
 class TokenBatches:
@@ -27,7 +30,7 @@ class TokenBatches:
 
     def __init__(self, pairs: Pairs, tokens: int, seed: int = 0) -> None:
         self.lengths = torch.maximum(pairs.source.lengths, pairs.target.lengths)
-        self.lengths = (self.lengths + MULTIPLE - 1) // MULTIPLE * MULTIPLE  # (N,)
+        self.lengths = padded(self.lengths)  # (N,)
         self.seed = seed
         self.sizes = _sizes(self.lengths.sort().values, tokens)
         self._epoch: tuple[int, list[Tensor]] = -1, []
@@ -69,9 +72,14 @@ def rows(sentences: Sentences, chosen: Tensor) -> Tensor:
     """The chosen sentences, (N,), as rows filled up with padding: (N, T), int64, T a multiple of `MULTIPLE`."""
     first = sentences.offsets[chosen][:, None]  # (N, 1)
     length = sentences.offsets[chosen + 1][:, None] - first  # (N, 1)
-    place = torch.arange(-(-int(length.max()) // MULTIPLE) * MULTIPLE)  # (T,)
+    place = torch.arange(padded(int(length.max())))  # (T,)
     tokens = sentences.tokens[(first + place).clamp(max=len(sentences.tokens) - 1)]
     return tokens.long().masked_fill(place >= length, PAD)
+
+
+def padded(length: Length) -> Length:
+    """The next multiple of `MULTIPLE`."""
+    return (length + MULTIPLE - 1) // MULTIPLE * MULTIPLE
 
 
 def begun(target: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from autodropout.training.distributed import ranks, seed_rank, world
 from autodropout.training.loop import Loop
 from autodropout.training.run import Regularizer, Run, Scores, identity
 from autodropout.training.schedules import warmup_cosine
-from autodropout.training.token_batches import TokenBatches, announce_shapes, begun, moved, rows
+from autodropout.training.token_batches import TokenBatches, announce_shapes, begun, moved, padded, rows
 from autodropout.training.translation_scores import bleu, bleu_metric, mean_loss, summed_loss, translate
 
 DATASETS: dict[str, Callable[..., Translation]] = {
@@ -100,7 +100,7 @@ class TranslationTraining:
         return Reads(self.dataset, self.data)
 
     def build(self) -> Transformer:
-        longest = max(POSITIONS, self.longest + 1) + self.beam.extra
+        longest = padded(max(POSITIONS, self.longest + 1)) + self.beam.extra
         return Transformer(self.pieces, self.size, padding=PAD, longest=longest)
 
     def space(self) -> Space:
