@@ -93,6 +93,8 @@ def test_pairs_are_read_anew_and_counted(tmp_path: Path) -> None:
 def test_columns(tmp_path: Path) -> None:
     (tmp_path / "deu.txt").write_text("Hi.\tHallo!\tCC-BY\nRun!\tLauf!\n")
     assert list(in_columns(tmp_path / "deu.txt", 1, 0)) == [("Hallo!", "Hi."), ("Lauf!", "Run!")]
+    (tmp_path / "deu.txt").write_text("\tHallo!\tCC-BY\n Run! \tLauf!\r\n")
+    assert list(in_columns(tmp_path / "deu.txt", 0, 1)) == [("", "Hallo!"), ("Run!", "Lauf!")], "no column moves up"
     (tmp_path / "deu.txt").write_text("Hi.\tHallo!\nRun!\n")
     with pytest.raises(ValueError, match=r"deu.txt, line 2: 1 columns, but 2 are needed"):
         list(in_columns(tmp_path / "deu.txt", 0, 1))

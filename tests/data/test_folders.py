@@ -91,6 +91,12 @@ def test_either_layout(tmp_path: Path) -> None:
     assert find_either("sets", ("official",), ("plain",), data=tmp_path) == (tmp_path / "sets", True)
 
 
+def test_the_layout_of_which_something_is_there_is_told(tmp_path: Path) -> None:
+    put(tmp_path / "sets", "plain.de")
+    with pytest.raises(MissingData, match=r"sets lacks plain.en"):
+        find_either("sets", ("official",), ("plain.de", "plain.en"), data=tmp_path)
+
+
 def test_a_folder_that_cannot_be_written_to_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert beside(tmp_path) == tmp_path
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere

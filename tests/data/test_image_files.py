@@ -59,6 +59,7 @@ def test_classes_are_numbered_in_order_and_other_files_ignored(tmp_path: Path) -
     folder = folder_of_images(tmp_path, dict(zip(CLASSES, (2, 1, 3), strict=True)))
     (folder / "train/n01/readme.txt").write_text("x")
     (folder / "train/.cache").mkdir()
+    (folder / "train/n01/._000.JPEG").write_text("x")  # as some systems put beside each file
     (folder / "train/listing.json").write_text("x")
     assert list_classes(folder / "train") == list(CLASSES)
     files = list_images(folder / "train", CLASSES)

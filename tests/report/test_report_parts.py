@@ -70,6 +70,11 @@ def test_ticks_are_round_numbers_and_trials_are_whole() -> None:
     assert [label for side, label in labels if side == "bottom"] == ["0.2", "0.3", "0.4"]
 
 
+def test_scores_that_hardly_differ_have_a_chart() -> None:
+    """Ticks whose distances are rounding errors."""
+    assert "<svg" in chart("t", [series(833159.2506503875, 833159.2506485605)], "x")
+
+
 def test_one_trial_is_number_1_and_nothing_lies_below_zero() -> None:
     text = chart("t", [series(0.0)], "x")
     labels = re.findall(r"<span style=\"(bottom|left):[-\d.]+%\">([^<]*)<", text)

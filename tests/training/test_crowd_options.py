@@ -3,12 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from language_tools import small, write_text
 
 from autodropout.spaces import TransformerSpace
 from autodropout.training import language_crowd
-from autodropout.training.run import Run
+from autodropout.training.children import rates_of
+from autodropout.training.run import Ended, Run
 
 CPU = Run(device="cpu")
 
@@ -42,6 +44,23 @@ def test_bad_rates(tmp_path: Path, rates: list[float], said: str) -> None:
     how = small(write_text(tmp_path))
     with pytest.raises(ValueError, match=said):
         how.fit_many([None, None], rates, [0, 1], CPU)
+
+
+def test_one_rate_may_be_numpys() -> None:
+    assert rates_of(np.float32(0.5), 2) == rates_of(np.array([0.5, 0.5]), 2) == [0.5, 0.5]
+
+
+def test_a_crowd_is_made_ready_for_averaged_weights_too(tmp_path: Path) -> None:
+    """Also where all children of the job before ended before there were any."""
+    how = small(write_text(tmp_path))
+    language_crowd._warm.clear()
+
+    def ends(step: int, reward: float) -> None:
+        raise Ended
+
+    how.fit_many([None], 0.0, [0], CPU, [ends])
+    assert how.prepare_many(1, CPU)
+    assert not how.prepare_many(1, CPU)
 
 
 def test_a_part_of_the_training_text(tmp_path: Path) -> None:

@@ -267,6 +267,12 @@ def test_threads_are_given_back() -> None:
         ({"batch": 0}, "batch .* got 0"),
         ({"evaluate_every": 0}, "evaluate_every .* got 0"),
         ({"label_smoothing": 1.0}, "label_smoothing .* got 1.0"),
+        ({"model": "wrn-11-1"}, "depth must be 6 n .* got 11"),
+        ({"model": "resnet50"}, "resnet50 takes images of 3 channels, got 1"),
+        ({"mix": "cutmixx"}, "mix must be one of .*cutmix.*, got 'cutmixx'"),
+        ({"rates": "linar"}, "rates must be one of constant, .*, got 'linar'"),
+        ({"average": 1.5}, "decay must lie between 0 and 1, got 1.5"),
+        ({"schedule": Cosine(warmup=TRAINING.steps)}, r"warmup must lie in \[0, 10\), .* got 10"),
         ({"augmentation": "fog"}, "no augmentation is called 'fog'; there are none, standard"),
         ({"resolution": 20}, "images of 12x12 as they are, not at 20"),
         ({"fixres": FixRes(resolution=16, steps=1, batch=1)}, "FixRes needs images that are resized"),
@@ -275,6 +281,17 @@ def test_threads_are_given_back() -> None:
 def test_mistakes(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TRAINING, **change)
+
+
+@pytest.mark.parametrize("size", [0, -16])
+def test_a_size_that_is_none(size: int) -> None:
+    with pytest.raises(ValueError, match=f"size must be at least 1, got {size}"):
+        replace(PICTURES, size=size)
+
+
+def test_the_smoke_of_a_long_warm_up_is_a_training() -> None:
+    smoke = replace(TRAINING, schedule=Cosine(warmup=8)).smoke()
+    assert 0 < smoke.schedule.warmup < smoke.steps
 
 
 LABELS = torch.zeros(4, dtype=torch.int64)

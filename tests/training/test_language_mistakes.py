@@ -1,5 +1,6 @@
 """Training language models: what diverges and what cannot be used is said, before there is a model where it can be."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,17 @@ def test_texts_that_are_wrong(tmp_path: Path) -> None:
         ({"clip": -1.0}, "clip must be positive, got -1.0"),
         ({"state_value": -1.0}, "state_value must not be negative, got -1.0"),
         ({"training_words": -8}, "training_words must be at least 1, got -8"),
+        ({"cosine_share": 1.7}, r"share must lie in \[0, 1\], got 1.7"),
+        ({"warmup": 20}, r"warmup must lie in \[0, 20\), .* got 20"),
+        ({"lr_after_cosine": 1.0}, "floor must lie in"),
         ({"evaluation_words": 0}, "evaluation_words must be at least 1, got 0"),
     ],
 )
 def test_mistakes(folder: Path, changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(folder, **changes)
+
+
+def test_the_smoke_of_a_long_warm_up_is_a_training(folder: Path) -> None:
+    smoke = replace(small(folder), steps=6_000, warmup=2_000).smoke()
+    assert 0 < smoke.warmup < smoke.steps

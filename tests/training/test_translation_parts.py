@@ -1,5 +1,7 @@
 """A translator's batches, its loss, its scores."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from translation_tools import TOY, Words, pairs, sentences, toy
@@ -56,6 +58,13 @@ def test_rows() -> None:
     assert rows(text, torch.tensor([1, 0])).tolist() == [[8, EOS] + [PAD] * 6, [5, 6, 7, EOS] + [PAD] * 4]
     assert rows(text, torch.tensor([2])).tolist() == [[9] * 9 + [PAD] * 7]
     assert begun(torch.tensor([[5, 6, EOS], [7, EOS, PAD]])).tolist() == [[BOS, 5, 6], [BOS, 7, EOS]]
+
+
+def test_the_longest_sentence_fits_the_model_with_its_padding() -> None:
+    longest = 1024  # and its end: 1,025 tokens, in a row of 1,032
+    model = replace(TOY, longest=longest, tokens=2 * longest, beam=Beam(size=2, extra=2)).build()
+    row = rows(sentences([[5] * longest + [EOS]]), torch.tensor([0]))
+    assert model(row, row[:, :1]).shape[:2] == (1, 1)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])

@@ -22,8 +22,9 @@ from typing import Any
 
 from torch import nn
 
-from autodropout.models.wide_resnet import wide_resnet
+from autodropout.models.wide_resnet import check_depth, wide_resnet
 
+_WIDE = re.compile(r"wrn-(\d+)-(\d+)")
 EFFICIENTNETS = {"b0": 224, "b3": 300, "b5": 456, "b7": 600}  # the resolutions they were designed for
 IMAGE_MODELS = (
     "wrn-28-2",
@@ -45,15 +46,9 @@ def image_model(name: str, classes: int, *, channels: int = 3) -> nn.Module:
     """
     if classes < 1:
         raise ValueError(f"classes must be at least 1, got {classes}")
-    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
-    if wide:
+    check_image_model(name, channels)
+    if wide := _WIDE.fullmatch(name):
         return wide_resnet(int(wide[1]), int(wide[2]), classes, channels=channels)
-    if name not in IMAGE_MODELS:
-        raise ValueError(
-            f"{name!r} is not an image model; there are {', '.join(IMAGE_MODELS)}, and any wrn-DEPTH-WIDTH"
-        )
-    if channels != 3:
-        raise ValueError(f"{name} takes images of 3 channels, got {channels}")
     if name == "resnet50-half":
         return _half_resnet50(classes)
     if name == "efficientnet-b0-half":
@@ -65,6 +60,23 @@ def image_model(name: str, classes: int, *, channels: int = 3) -> nn.Module:
     else:
         model = getattr(models, name.replace("-", "_"))(num_classes=classes, stochastic_depth_prob=0.0)
     return model
+
+
+def check_image_model(name: str, channels: int) -> None:
+    """That there is such a model: to be said before images are read, which may take hours.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if wide := _WIDE.fullmatch(name):
+        check_depth(int(wide[1]))
+        return
+    if name not in IMAGE_MODELS:
+        raise ValueError(
+            f"{name!r} is not an image model; there are {', '.join(IMAGE_MODELS)}, and any wrn-DEPTH-WIDTH"
+        )
+    if channels != 3:
+        raise ValueError(f"{name} takes images of 3 channels, got {channels}")
 
 
 def head(model: nn.Module) -> tuple[nn.BatchNorm2d, nn.Linear]:

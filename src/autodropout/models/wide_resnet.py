@@ -67,12 +67,16 @@ def wide_resnet(depth: int, width: int, classes: int, *, channels: int = 3) -> W
         classes: how many logits.
         channels: of the images.
     """
-    if depth < 10 or (depth - 4) % 6:
-        raise ValueError(f"depth must be 6 n + 4 with n at least 1 (10, 16, 22, 28, ...), got {depth}")
+    check_depth(depth)
     for name, value in (("width", width), ("classes", classes), ("channels", channels)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     return WideResNet((depth - 4) // 6, width, classes, channels)
+
+
+def check_depth(depth: int) -> None:
+    if depth < 10 or (depth - 4) % 6:
+        raise ValueError(f"depth must be 6 n + 4 with n at least 1 (10, 16, 22, 28, ...), got {depth}")
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from autodropout.attach import space
 from autodropout.attach.schedule import Shape
 from autodropout.data import Labelled, Reads, SemiSplits, Splits
-from autodropout.models import image_model
+from autodropout.models import check_image_model, image_model
 from autodropout.spaces import Space
 from autodropout.training.augment import MIXES, Augment, Mix, mixing
 from autodropout.training.descent import Descent, Schedule
@@ -70,6 +70,7 @@ class ImageTraining:
             raise ValueError(f"evaluate_every must be at least 1, got {self.evaluate_every}")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+        check_image_model(self.model, self.pictures.kind.channels)
         if self.average is not None:
             checked_decay(self.average)
         for name, value, known in (("mix", self.mix, MIXES), ("rates", self.rates, get_args(Shape))):
