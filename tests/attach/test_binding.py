@@ -135,7 +135,7 @@ def test_attached_on_the_meta_device(four_groups: ad.ConvSpace) -> None:
         model = resnet18()
     on = ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE.to("meta"))
     assert [row.rate for row in on.sites if row.role == "main"][-1] == pytest.approx(0.3)
-    assert "0.300" in str(on)
+    assert str(on).endswith("0.3")
     model.to_empty(device="cpu").load_state_dict(resnet18().state_dict())
     image = torch.randn(2, 3, 160, 160)
     assert not torch.equal(model.train()(image), model(image))
@@ -234,6 +234,8 @@ class TestRefused:
         )
         with pytest.raises(ValueError, match=rf"'dropblock' goes to main of group 9, 10, which .* lacks; {there}"):
             ad.attach(resnet18(), ad.baseline("dropblock", groups=(9, 10)), rate=0.1, example=IMAGE)
+        with pytest.raises(ValueError, match=rf"goes to main of group 3, 5, which .* lacks; {there}"):  # of both
+            ad.attach(resnet18(), ad.baseline("dropblock", groups=(3, 5)), rate=0.1, example=IMAGE)
         shortcuts = ad.baseline("dropout", sites=("shortcut",), groups=(1,))
         with pytest.raises(ValueError, match=rf"'dropout' goes to shortcut of group 1, which .* lacks; {there}"):
             ad.attach(resnet18(), shortcuts, rate=0.1, example=IMAGE)

@@ -246,5 +246,5 @@ def test_the_table_and_the_data(case: Case) -> None:
         assert line.startswith(row.name)
         assert row.role in line
         assert "x".join(map(str, row.shape)) in line
-        assert line.endswith(f"{row.rate:.3f}")
+        assert line.endswith(f"{row.rate:.4g}")
     assert max(row.rate for row in on.sites) == pytest.approx(0.4)

@@ -34,7 +34,7 @@ class TestEmptyPatterns:
         assert sorted({row.shape[2] for row in on.sites}) == [1, 2, 4, 8]
         for row, line in zip(on.sites, lines, strict=True):
             if row.shape[2] >= 5:
-                assert line.endswith(f"{row.rate:.3f}")
+                assert line.endswith(f"{row.rate:.4g}")
             else:
                 assert line.endswith("  - (size=2 is 0x0 cells here)")
                 h = torch.ones(row.shape)
@@ -49,6 +49,16 @@ class TestEmptyPatterns:
 
     def test_live(self) -> None:
         assert str(on_resnet18(live=True)) == str(on_resnet18())
+
+
+def test_what_was_replaced_is_lost() -> None:
+    """The table is what one looks at then."""
+    on = on_resnet18(torch.randn(2, 3, 160, 160))
+    on.model.train().layer1[0] = nn.Identity()
+    assert (
+        str(on).splitlines()[-1]
+        == "lost, since replaced: layer1.0, layer1.0.conv1, layer1.0.bn1, layer1.0.bn2; detach and attach again"
+    )
 
 
 class TestAtRest:

@@ -108,7 +108,8 @@ def _of_baseline(baseline: Baseline, finding: Finding) -> dict[str, Rule]:
     wanted = baseline.convnet if finding.kind == "convnet" else baseline.transformer
     assert wanted, "discover_for looks for the kind of model that a baseline is for"
     chosen = {site.name: baseline.rule for site in finding.sites if _asks_for(baseline, wanted, site)}
-    if not chosen:
+    there = {site.group for site in finding.sites}
+    if not chosen or (finding.kind == "convnet" and not there.issuperset(baseline.groups or ())):
         raise ValueError(_nowhere(baseline, wanted, finding))
     return chosen
 

@@ -51,19 +51,26 @@ def watch(model: nn.Module) -> None:
         model.register_forward_pre_hook(on_forward)
 
 
+def lost(model: nn.Module) -> list[str]:
+    """Modules with drops of ours that are no longer in the model.
+
+    Wrapped (by activation checkpointing, by FSDP) one is no longer its parent's child, but still in the model.
+    """
+    present = set(model.modules())
+    hosts = model.__dict__.get(KEY, {}).get("hosts", ())
+    return [name for name, module in hosts if module not in present]
+
+
 def on_forward(model: nn.Module, args: Any) -> None:
     """Forward pre-hook of the model as a whole."""
     if model.training:
         slots = model.__dict__[KEY]
         if any(parent._modules.get(child) is not module for parent, child, module in slots["links"]):
-            # Wrapped (by activation checkpointing, by FSDP) it is no longer its parent's child, but still in the model.
-            present = set(model.modules())
-            for name, module in slots["hosts"]:
-                if module not in present:
-                    raise RuntimeError(
-                        f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
-                        "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
-                    )
+            for name in lost(model):
+                raise RuntimeError(
+                    f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
+                    "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
+                )
         x = args[0] if args else None
         if isinstance(x, torch.Tensor) and x.dim() == 4:
             for group in slots.get("together", ()):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from autodropout.attach.guard import lost
 from autodropout.layers import Baseline, ConvRule, DropLayer, SequenceRule
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ transformers, and everybody's DropPath."""
 def table(on: "Attachment") -> str:
     """One row a site: its name, role, group or layer, shape as traced, what is put there, and the rate in force.
 
-    Then what is not reached, what rests although the model trains, and the dropout that the model brings along.
+    Then what is not reached, what was lost, what rests although the model trains, and the dropout that the model brings
+    along.
     """
     position = "group" if on.kind == "convnet" else "layer"
     grid = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
@@ -33,13 +36,13 @@ def table(on: "Attachment") -> str:
     for row in on.sites:
         number = row.site.group if on.kind == "convnet" else row.site.layer
         shape = "x".join(map(str, row.shape))
-        grid.add_row(row.name, row.role, str(number), shape, _told(row), f"{row.rate:.3f}" if can_drop(row) else "")
+        grid.add_row(row.name, row.role, str(number), shape, _told(row), f"{row.rate:.4g}" if can_drop(row) else "")
     for reason in on.unreached:
         grid.add_row("not reached", "", "", "", reason, "")
     out = StringIO()
     Console(file=out, width=1000, color_system=None, markup=False, highlight=False).print(grid)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join(lines + _at_rest(on) + _own_dropout(on.model))
+    return "\n".join(lines + _lost(on) + _at_rest(on) + _own_dropout(on.model))
 
 
 def brief(on: "Attachment") -> str:
@@ -70,11 +73,20 @@ def _told(row: "BoundSite") -> str:
     return _empty(row) or (str(rule.pattern) if isinstance(rule, ConvRule | SequenceRule) else str(rule))
 
 
+def _lost(on: "Attachment") -> list[str]:
+    """A line on parts of the model that were replaced."""
+    names = [] if on.detached else lost(on.model)
+    return [f"lost, since replaced: {', '.join(names)}; detach and attach again"] if names else []
+
+
 def _at_rest(on: "Attachment") -> list[str]:
     """A line on frozen parts: drops obey the flag of the module they are on, and all may be in eval mode."""
     if not on.model.training:
         return []
-    there = [on.model.get_submodule(row.site.place.path) for row in on.sites if can_drop(row)]
+    there = []
+    for row in filter(can_drop, on.sites):
+        with suppress(AttributeError):  # one that was replaced
+            there.append(on.model.get_submodule(row.site.place.path))
     still = sum(not module.training for module in there)
     return [f"at rest: {still} of {len(there)} sites with a pattern, in modules in eval mode"] if still else []
 
