@@ -74,15 +74,30 @@ def last_table(folder: Path, method: str) -> dict[str, Any]:
     return next(record for record in records if method in rows_of(record, "test"))
 
 
-def said(record: dict[str, Any], method: str) -> str:
-    """What it is worth, beside what it was compared with."""
-    worth = []
+def worth(record: dict[str, Any], method: str) -> str:
+    """What it is worth, beside those of the same table and length."""
+    told = []
     for part in ("test", "validation"):
         rows = rows_of(record, part)
-        of = {name: f"{rows[name]['mean']:.2f}" for name in (method, record["best_classical"], "none") if name in rows}
-        others = ", ".join(f"{name} {value}" for name, value in of.items() if name != method)
-        worth.append(f"{part} {unit_of(record)} {of[method]} over {len(rows[method]['values'])} seeds ({others})")
-    return "; ".join(worth) + "; see docs/results.md"
+        peer = record.get("best_classical")
+        beside = [name for name in rows if name in (peer, "none") or (peer is None and not name.startswith(SEARCHED))]
+        others = ", ".join(f"{name} {rows[name]['mean']:.2f}" for name in beside)
+        own = f"{part} {unit_of(record)} {rows[method]['mean']:.2f} over {len(rows[method]['values'])} seeds"
+        told.append(f"{own} ({others})" if others else own)
+    return "; ".join(told)
+
+
+def said(folder: Path, record: dict[str, Any], method: str) -> str:
+    """At every length that all were trained for, where there is such a table; else at that of its last table."""
+    path = folder / "lengths.json"
+    by_length = json.loads(path.read_text())["by_length"] if path.exists() else {}
+    known = {steps: of for steps, of in by_length.items() if of["tables"] and method in rows_of(of, "test")}
+    known = known or {f"{record['lengths'][method]:,}": record}
+    told = (
+        f"After {steps} steps at {rows_of(of, 'test')[method]['rate']:g}: {worth(of, method)}"
+        for steps, of in sorted(known.items(), key=lambda item: int(item[0].replace(",", "")))
+    )
+    return ". ".join(told) + ". See docs/results.md"
 
 
 def main() -> None:
@@ -112,7 +127,7 @@ def main() -> None:
             rate=row["rate"],
             date=record["date"],
             software=record["trained"][-1]["versions"],
-            note=f"after {record['lengths'][method]:,} steps: {said(record, method)}",
+            note=said(folder, record, method),
         )
         path = args.to / f"{args.study}-{searcher}.json"
         study.space.decode(tokens, provenance).save(path)
