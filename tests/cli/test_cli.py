@@ -41,7 +41,9 @@ def test_every_command_helps() -> None:
         assert not line.endswith("..."), command
         helped = ok(command, "--help")
         assert f"Usage: autodropout {command}" in helped
-        for example in re.findall(rf"^ +(?:\S+ )?autodropout {command} (.*)$", helped, re.M):
+        examples = re.findall(rf"^ +(?:\S+ )?autodropout {command}(?: (.*))?$", helped, re.M)
+        assert not examples or f"\n  Example{'s' if len(examples) > 1 else ''}:\n" in helped, command
+        for example in examples:
             for option in re.findall(r"--[a-z0-9-]+", example):
                 assert re.search(rf"^  {option}\b", helped, re.M), f"{command}: there is no {option}"
     assert run().exit_code == 2

@@ -107,7 +107,7 @@ def tune_rate(
     Train with each of several rates, judge on the validation set.
 
     \b
-    Example:
+    Examples:
       autodropout tune-rate cifar10 --policy policy.json --rates 0.2,0.4,0.6
       autodropout tune-rate ptb-small --policy policy.json --seeds 4 --together 28 --bfloat16
     """
