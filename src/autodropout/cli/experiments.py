@@ -191,7 +191,8 @@ def transfer(
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     own = moved.recorded_rate
     if rate is None and own not in (None, found.rate):
-        typer.echo(f"at a rate of {found.rate:g}, this task's; on its own the policy had {own:g}", err=True)
+        known = f"rate {found.rate:g} is the recipe's; the policy was found at {own:g}"
+        typer.echo(f"{known}: --rate {own:g} to keep that", err=True)
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
     place.run(training)  # raises where nothing can be trained: then an earlier transfer's policy stays
     place.out.mkdir(parents=True, exist_ok=True)
