@@ -126,6 +126,23 @@ def test_export(storage: str, tmp_path: Path) -> None:
     assert "--out trials.parquet" in refused("export", "--storage", storage, code=2)
 
 
+def test_no_file_is_called_what_it_is_not(storage: str, tmp_path: Path) -> None:
+    for command, name, said in (
+        ("export", "t.csv", "t.csv: a table is a .parquet, not a .csv"),
+        ("export", "t.XLSX", "t.XLSX: a table is a .parquet, not a .xlsx"),
+        ("report", "r.pdf", "r.pdf: a report is an .html, not a .pdf"),
+    ):
+        ask = (command, "--storage", storage, "--out", tmp_path / name)
+        if command == "export":
+            ask = (*ask, "--optuna", tmp_path / "optuna.csv")  # a journal's name is its user's
+        assert refused(*ask) == f"error: {tmp_path / said}\n"
+    assert not list(tmp_path.iterdir()), "the Optuna journal is not begun either"
+    ok("export", "--storage", storage, "--out", tmp_path / "T.PARQUET", "--optuna", tmp_path / "optuna.csv")
+    ok("report", "--storage", storage, "--out", tmp_path / "r.htm")
+    ok("report", "--storage", storage, "--out", tmp_path / "plain")
+    assert {path.name for path in tmp_path.iterdir()} >= {"T.PARQUET", "optuna.csv", "r.htm", "plain"}
+
+
 def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Path) -> None:
     out = tmp_path / "results"
     result = run("search", "tiny", "--storage", tiny, "--name", "mine", "--seed", "5", "--out", out)

@@ -18,6 +18,7 @@ import numpy as np
 from autodropout.report.charts import LARGEST, Series, chart
 from autodropout.report.history import Floats, History, read_history
 from autodropout.report.sections import failures_section, policies_section, tokens_section
+from autodropout.report.suffixes import checked_suffix
 from autodropout.search.reading import Reader
 from autodropout.search.records import Update
 from autodropout.search.states import PENDING, State, in_words
@@ -38,6 +39,7 @@ _CURVES = (  # title, and the metrics it shows with their names
 
 def write_report(study: Reader, path: str | os.PathLike[str], address: Address | None = None) -> None:
     """Write the report; the file is replaced as a whole. `address` says where the study is, without its password."""
+    checked_suffix(path, ("html", "htm"), "a report is an .html")
     write_atomically(Path(path), report_html(study, address).encode("utf-8", "backslashreplace"))
 
 

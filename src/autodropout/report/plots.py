@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from autodropout.report.history import History
+from autodropout.report.suffixes import checked_suffix
 from autodropout.spaces.atomic import write_atomically
 
 FORMATS = ("png", "svg", "pdf")
@@ -45,9 +46,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str] | IO[bytes], dpi: i
     if not isinstance(path, str | os.PathLike):
         figure.savefig(path, dpi=dpi, bbox_inches="tight", facecolor="white")
         return
-    suffix = Path(path).suffix[1:].lower() or "png"
-    if suffix not in FORMATS:
-        raise ValueError(f"{path}: a picture is a .png, .svg or .pdf, not a .{suffix}")
+    suffix = checked_suffix(path, FORMATS, "a picture is a .png, .svg or .pdf")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=dpi, bbox_inches="tight", facecolor="white", format=suffix)
     write_atomically(Path(path), drawn.getvalue())
