@@ -33,6 +33,7 @@ from autodropout.cli.options import (
     Test,
     Together,
 )
+from autodropout.cli.shell import load_policy
 from autodropout.cli.training import Place, train_and_tell
 
 if TYPE_CHECKING:
@@ -112,11 +113,10 @@ def tune_rate(
       autodropout tune-rate ptb-small --policy policy.json --seeds 4 --together 28 --bfloat16
     """
     from autodropout.recipes import after
-    from autodropout.spaces import load
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
-    variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
+    variants = after.rates(load_policy(policy), found.rates if rates is None else _numbers(rates))
     place = Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, choose=True)
 
@@ -146,11 +146,10 @@ def ablate(
       autodropout ablate ptb --policy policy.json --seeds 5 --proxy
     """
     from autodropout.recipes import after
-    from autodropout.spaces import load
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
-    whole = load(policy)
+    whole = load_policy(policy)
     variants = after.ablations(whole, _rate(rate, whole, found))
     place = Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
@@ -183,11 +182,10 @@ def transfer(
       autodropout transfer wikitext2 --policy ptb.json
     """
     from autodropout.recipes import after
-    from autodropout.spaces import load
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.final
-    moved = after.transferred(load(policy), training.space())
+    moved = after.transferred(load_policy(policy), training.space())
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     own = moved.recorded_rate
     if rate is None and own not in (None, found.rate):
@@ -228,12 +226,11 @@ def _with_method(recipe: "Recipe", name: str) -> "Training":
 
 def _regularizer(policy: str | None, baseline: str | None) -> "tuple[Regularizer, str]":
     from autodropout.layers import baseline as named
-    from autodropout.spaces import load
 
     if policy is not None and baseline is not None:
         raise ValueError(f"--policy {policy} and --baseline {baseline}: choose one")
     if policy is not None:
-        return load(policy), "policy"
+        return load_policy(policy), "policy"
     return (None, "none") if baseline in (None, "none") else (named(baseline), baseline)
 
 

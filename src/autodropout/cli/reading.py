@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodropout.cli.options import LAST_SEED, STORAGE, AsJson, Picture, StorageUrl, StudyName, StudyNames
-from autodropout.cli.shell import print_json
+from autodropout.cli.shell import load_policy, print_json
 
 if TYPE_CHECKING:
     from autodropout.spaces import Provenance
@@ -112,9 +112,8 @@ def show(
       autodropout show policy.json --out masks.svg
     """
     from autodropout.report.masks import draw_masks
-    from autodropout.spaces import load
 
-    loaded = load(policy)
+    loaded = load_policy(policy)
     draw_masks(loaded, out, rate=rate, seed=seed)
     typer.echo(f"{loaded}\n{out}")
 
