@@ -94,7 +94,7 @@ class StudyInfo:
         ]
         if self.space != other.space:
             ours, theirs = self.space.describe(), other.space.describe()
-            found.insert(0, f"{ours}, not {theirs}")
+            found.insert(0, f"the {ours}, not the {theirs}")
         return found
 
 
