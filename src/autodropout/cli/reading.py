@@ -25,7 +25,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
       autodropout status
       watch autodropout status digits --storage sqlite:///studies.db
     """
-    from autodropout.cli.studies import opened, study_facts
+    from autodropout.cli.studies import ended_in_words, opened, study_facts
     from autodropout.search.states import State, in_words
 
     with opened(study, storage) as found:
@@ -41,7 +41,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
         "study": f"{facts['study']} in {facts['storage']}",
         "space": facts["space"],
         "proposer": f"{facts['proposer']}, {facts['updates']} update{'' if facts['updates'] == 1 else 's'}",
-        "scored": _of(scored, wanted),
+        "ended": f"{_of(scored, wanted)}{ended_in_words(facts)}",
         "trials": in_words(counts, driven=owner is not None),
         "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
         "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
@@ -198,7 +198,7 @@ def compare(
       autodropout compare learned random --out curves.png
       autodropout compare 'sqlite:///one.db#mine' 'sqlite:///other.db#mine'
     """
-    from autodropout.cli.studies import opened, study_facts
+    from autodropout.cli.studies import ended_in_words, opened, study_facts
     from autodropout.report.history import read_history
     from autodropout.report.plots import draw_comparison
 
@@ -214,7 +214,7 @@ def compare(
         return
     for label, fact in facts.items():
         score = "no score" if fact["best"] is None else f"best {fact['best']['value']:.6g}"
-        typer.echo(f"{label}: {score} in {fact['scored']} trials by {fact['proposer']}")
+        typer.echo(f"{label}: {score} in {fact['scored']} trials{ended_in_words(fact)} by {fact['proposer']}")
     typer.echo(out)
 
 

@@ -18,19 +18,19 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Best so far over scored trials, one line a study; the format follows the file's suffix."""
+    """Best so far over the trials that have ended, one line a study; the format follows the file's suffix."""
     if not studies:
         raise ValueError("there is no study to compare")
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, history in studies.items():
         best = history.best_so_far()
-        scored = np.arange(1, len(best) + 1)
+        ended = np.arange(1, len(best) + 1)
         last = f"{best[-1]:.4g} after {len(best)}" if len(best) and np.isfinite(best[-1]) else "no score yet"
         label = f"{last}: {name} ({history.info.proposer})"  # the name not first: matplotlib hides those with a _
-        (line,) = axes.step(scored, best, where="post", label=label, linewidth=1.8)
-        axes.plot(scored[-1:], best[-1:], "o", markersize=4, color=line.get_color())  # a single trial is seen, too
-    axes.set_xlabel("scored trials, in the order in which they finished")
+        (line,) = axes.step(ended, best, where="post", label=label, linewidth=1.8)
+        axes.plot(ended[-1:], best[-1:], "o", markersize=4, color=line.get_color())  # a single trial is seen, too
+    axes.set_xlabel("trials, in the order in which they ended")
     axes.set_ylabel("best score so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="0.9")

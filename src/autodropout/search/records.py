@@ -134,6 +134,23 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The trials that a proposer learns from, and `trials=` counts; only the first have a score of their own."""
+
+    scored: int
+    stopped: int  # early
+    diverged: int
+
+    @property
+    def total(self) -> int:
+        return self.scored + self.stopped + self.diverged
+
+    def __str__(self) -> str:
+        others = ((self.stopped, "stopped early"), (self.diverged, "diverged"))
+        return ", ".join([f"{self.scored:,} scored", *(f"{count:,} {what}" for count, what in others if count)])
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a running trial."""
 
