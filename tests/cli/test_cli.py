@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import matplotlib.image
@@ -60,7 +60,7 @@ def test_status(storage: str) -> None:
     assert best is not None
     assert re.search(rf"^best +{best.value:.6g}, by trial {best.number}$", said, re.M)
     assert re.search(r"^ended +32 of 32$", said, re.M)
-    assert re.search(r"^driven by +nobody$", said, re.M)
+    assert re.search(r"^running +no, it has all its trials$", said, re.M)
     assert re.search(r"^trials +32 learned from$", said, re.M)
     facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
     assert facts["trials"]["applied"] == facts["scored"] == 32
@@ -122,10 +122,24 @@ def test_who_drives_a_study_is_told(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     with Ledger(url) as ledger, ledger.drive(StudyInfo("mine", small_study.SPACE, "random", 0, 1, 1, 0.0)):
         facts = json.loads(ok("status", "--storage", url, "--json"))
-        assert "process" in ok("status", "--storage", url)
+        assert re.search(r"^driven by +process \d+ on ", ok("status", "--storage", url), re.M)
+    assert re.search(r"^running +no \(the same call of ad\.search goes on\)$", ok("status", "--storage", url), re.M)
     assert facts["owner"]["pid"] > 0
     assert facts["best"] is None
     assert facts["per_minute"] is None
+
+
+def test_a_search_that_was_cut_short_says_how_to_go_on(tiny: str) -> None:
+    from autodropout.cli import plan
+
+    info = StudyInfo("my own", small_study.SPACE, "random", 0, 1, 1, 0.0)
+    begun = asdict(plan.Plan.of_recipe(tiny_recipe.TINY, "my own"))
+    for url, where in ((tiny, f" --storage {tiny}"), ("sqlite:///autodropout.db", "")):
+        with Ledger(url) as ledger:
+            ledger.drive(replace(info, attributes=begun)).close()
+        said = ok("status", f"{url}#my own")
+        assert re.search(rf"^running +no \(autodropout resume 'my own'{where} goes on\)$", said, re.M), said
+        assert "driven by" not in said
 
 
 def test_trials_of_a_driver_that_was_killed_are_not_said_to_run(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
       autodropout status
       watch autodropout status digits --storage sqlite:///studies.db
     """
-    from autodropout.cli.studies import ended_in_words, opened, study_facts
+    from autodropout.cli.studies import command_for, ended_in_words, opened, study_facts
     from autodropout.search.states import State, in_words
 
     with opened(study, storage) as found:
-        facts = study_facts(found)
-        owner = found.reader.owner()
+        facts, url = study_facts(found), found.url
+        owner, attributes = found.reader.owner(), found.reader.info.attributes
     if as_json:
         print_json(facts)
         return
@@ -45,8 +45,15 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
         "trials": in_words(counts, driven=owner is not None),
         "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
         "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
-        "driven by": "nobody" if owner is None else str(owner),
     }
+    if owner is not None:
+        lines["driven by"] = str(owner)
+    elif wanted is not None and scored >= wanted:
+        lines["running"] = "no, it has all its trials"
+    else:
+        begun_here = "recipe" in attributes
+        again = command_for("resume", facts["study"], url) if begun_here else "the same call of ad.search"
+        lines["running"] = f"no ({again} goes on)"
     for what, text in lines.items():
         typer.echo(f"{what:<10}{text}")
 

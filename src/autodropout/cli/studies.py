@@ -1,10 +1,12 @@
 """How the command line finds a study, and a study in numbers. Imported when a command runs: it needs a database."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from autodropout.cli.options import STORAGE
 from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
 from autodropout.search.reading import Reader
@@ -62,6 +64,12 @@ def ended_in_words(facts: Mapping[str, Any]) -> str:
     stopped, diverged = facts["stopped_early"], facts["diverged"]
     ended = Ended(facts["scored"] - stopped - diverged, stopped, diverged)
     return f" ({ended})" if stopped or diverged else ""
+
+
+def command_for(what: str, name: str, storage: str) -> str:
+    """A command for this study, without a password."""
+    where = "" if storage == STORAGE else f" --storage {shlex.quote(str(parse_url(storage)))}"
+    return f"autodropout {what} {shlex.quote(name)}{where}"
 
 
 def names_in(storage: str) -> list[str]:
