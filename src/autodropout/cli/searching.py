@@ -251,9 +251,11 @@ def _check_folder(out: Path) -> None:
 def _telling_how_to_go_on(name: str, storage: str) -> Iterator[None]:
     """Whatever ends a search before its time, its user learns how to go on."""
     from autodropout.search.errors import ChildError, StorageError
+    from autodropout.search.interrupts import followed_by
 
     try:
-        yield
+        with followed_by("the results are written as they are", "ends it at once"):
+            yield
     except KeyboardInterrupt:
         typer.echo(f"interrupted at once; {_how_to_go_on(name, storage)}", err=True)
         raise
