@@ -13,7 +13,8 @@ import small_study
 from autodropout.controller import make_proposer
 from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
-from autodropout.search.records import StudyInfo
+from autodropout.search.records import Failure, StudyInfo
+from autodropout.search.states import FailureKind
 from autodropout.spaces import canonical
 
 
@@ -89,7 +90,8 @@ def test_a_trial_that_diverged_has_no_score_of_its_own(tmp_path: Path) -> None:
     for trial in study.trials:
         assert (trial.value, trial.record.value, trial.policy.provenance.score) == (None, 0.1, None)
         assert "score is nan" in trial.failure.message
-    assert repr(study.trials[0]) == "StudyTrial(0, FINISHED, value=None, failure='diverged')"
+    assert repr(study.trials) == "[StudyTrial(0: diverged), StudyTrial(1: diverged)]"
+    assert repr(study) == "Study('study': 2 trials ended (0 scored, 2 diverged))"
     with pytest.raises(ValueError, match=r"no scored trial yet; diverged or stopped early: 2$"):
         study.best  # noqa: B018
     assert study.top(1) == []
@@ -103,9 +105,43 @@ def test_a_trial_that_was_stopped_says_so_also_once_it_is_learned_from(tmp_path:
         driver.stop(0, 0.5, ((1, 0.4),))
         driver.apply([0], 1, {}, b"state")
     study = ad.Study(f"sqlite:///{tmp_path}/study.db", "halved")
-    assert repr(study.trials) == "[StudyTrial(0, APPLIED, value=0.5, stopped)]"
+    assert repr(study.trials) == "[StudyTrial(0: stopped early, credited with 0.5)]"
+    assert repr(study) == "Study('halved': 1 trial ended (0 scored, 1 stopped early))"
     assert study.trials[0].stopped
     assert study.trials[0].policy.provenance.score is None, "it is credited with one, and has none"
+
+
+def test_studies_and_trials_are_printed_in_words(tmp_path: Path) -> None:
+    info = StudyInfo("mine", small_study.SPACE, "random", 0, 9, 1, 0.0)
+    with Ledger(f"sqlite:///{tmp_path}/study.db") as ledger, ledger.drive(info) as driver:
+        study = ad.Study(f"sqlite:///{tmp_path}/study.db", "mine")
+        assert repr(study) == "Study('mine': 0 trials ended)"
+        driver.propose(make_proposer("random", small_study.SPACE, 0).propose(range(5)))
+        driver.start(range(4))
+        driver.finish(0, 0.97)
+        driver.finish(1, 0.125)
+        driver.apply([0], 1, {}, b"state")
+        driver.fail(2, Failure(FailureKind.CRASH, "killed by signal 9"))
+        assert repr(study) == "Study('mine': 2 trials ended, 2 not yet, 1 failed, best 0.97)"
+        assert [repr(trial) for trial in study.trials] == [
+            "StudyTrial(0: score 0.97)",
+            "StudyTrial(1: score 0.125)",
+            "StudyTrial(2: failed, last attempt: crash)",
+            "StudyTrial(3: running)",
+            "StudyTrial(4: waiting)",
+        ]
+        driver.requeue([3], limit=3)
+        assert repr(study.trials[3]) == "StudyTrial(3: waiting, last attempt: interrupted)"
+
+
+def test_a_search_in_which_all_diverge_says_so_in_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    ad.search(small_study.SPACE, lambda policy, seed, report: math.nan, 2, storage=url)
+    assert "no trial of study 'study' has a score (0 scored, 2 diverged); the last that diverged: " in caplog.text
+    assert "score is nan" in caplog.text
+    caplog.clear()
+    ad.search(small_study.SPACE, small_study.child, 3, storage=url)
+    assert "has a score" not in caplog.text
 
 
 @pytest.mark.parametrize(("said", "rate"), [({}, None), ({"drop_rate": 0.3}, 0.3), ({"drop_rate": "high"}, None)])

@@ -27,7 +27,7 @@ from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposer
 from autodropout.search.reading import Reader
 from autodropout.search.records import Failure, StudyInfo, Trial
-from autodropout.search.states import SCORED
+from autodropout.search.states import PENDING, SCORED, WORDS, State
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace, Policy, Space, TransformerSpace
 
@@ -147,7 +147,18 @@ def search(
             log.warning(told, name, trials)
         with interruptible(driver):
             driver.run()
-    return Study(storage, name)
+    study = Study(storage, name)
+    _warn_of_no_score(study.reader)
+    return study
+
+
+def _warn_of_no_score(study: Reader) -> None:
+    """A search of children that all diverge comes to its end like any other."""
+    ended = study.ended()
+    if ended.diverged and not ended.scored:
+        last = [trial.failure.message for trial in study.trials(states=SCORED) if trial.failure is not None][-1]
+        told = "no trial of study %r has a score (%s); the last that diverged: %s"
+        log.warning(told, study.info.name, ended, last)
 
 
 def crowd_of(child: Child, engine: str, gpus_per_child: float = 0.0) -> int:
@@ -212,8 +223,14 @@ class StudyTrial:
         return self.study.policy(self.record)
 
     def __repr__(self) -> str:
-        why = ", stopped" if self.stopped else "" if self.failure is None else f", failure={self.failure.kind.value!r}"
-        return f"StudyTrial({self.number}, {self.record.state.name}, value={self.value}{why})"
+        if self.value is not None:
+            said = f"stopped early, credited with {self.value:.6g}" if self.stopped else f"score {self.value:.6g}"
+        elif self.record.state in SCORED:
+            said = "diverged"
+        else:
+            said = WORDS[self.record.state]
+            said += "" if self.failure is None else f", last attempt: {self.failure.kind.value}"
+        return f"StudyTrial({self.number}: {said})"
 
 
 def unscored(study: Reader) -> ValueError:
@@ -264,5 +281,13 @@ class Study:
         return [StudyTrial(trial, self.info) for trial in self._reader.trials()]
 
     def __repr__(self) -> str:
-        counts: dict[Any, int] = self._reader.counts()
-        return f"Study({self.name!r}, {', '.join(f'{n} {state.name.lower()}' for state, n in counts.items() if n)})"
+        counts, ended, best = self._reader.counts(), self._reader.ended(), self._reader.best()
+        pending = sum(counts[state] for state in PENDING)
+        mixed = f" ({ended})" if ended.scored < ended.total else ""
+        parts = (
+            f"{ended.total} trial{'' if ended.total == 1 else 's'} ended{mixed}",
+            f"{pending} not yet" if pending else "",
+            f"{counts[State.FAILED]} failed" if counts[State.FAILED] else "",
+            "" if best is None else f"best {best.value:.6g}",
+        )
+        return f"Study({self.name!r}: {', '.join(filter(None, parts))})"

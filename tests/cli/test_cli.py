@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import matplotlib.image
@@ -20,6 +20,9 @@ import small_study
 from autodropout import recipes
 from autodropout.search import gpus
 from autodropout.search.ledger import Ledger
+from autodropout.search.protocols import Proposal
+from autodropout.search.records import Failure, StudyInfo
+from autodropout.search.states import FailureKind
 from autodropout.spaces import parse
 from autodropout.training.run import Scores
 
@@ -41,7 +44,9 @@ def test_every_command_helps() -> None:
         assert not line.endswith("..."), command
         helped = ok(command, "--help")
         assert f"Usage: autodropout {command}" in helped
-        for example in re.findall(rf"^ +(?:\S+ )?autodropout {command} (.*)$", helped, re.M):
+        examples = re.findall(rf"^ +(?:\S+ )?autodropout {command}(?: (.*))?$", helped, re.M)
+        assert not examples or f"\n  Example{'s' if len(examples) > 1 else ''}:\n" in helped, command
+        for example in examples:
             for option in re.findall(r"--[a-z0-9-]+", example):
                 assert re.search(rf"^  {option}\b", helped, re.M), f"{command}: there is no {option}"
     assert run().exit_code == 2
@@ -54,33 +59,90 @@ def test_status(storage: str) -> None:
         best = ledger.read("small").best()
     assert best is not None
     assert re.search(rf"^best +{best.value:.6g}, by trial {best.number}$", said, re.M)
-    assert re.search(r"^scored +32 of 32$", said, re.M)
-    assert re.search(r"^driven by +nobody$", said, re.M)
-    assert re.search(r"^trials +32 scored and learned from$", said, re.M)
+    assert re.search(r"^ended +32 of 32$", said, re.M)
+    assert re.search(r"^running +no, it has all its trials$", said, re.M)
+    assert re.search(r"^trials +32 learned from$", said, re.M)
     facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
     assert facts["trials"]["applied"] == facts["scored"] == 32
     assert facts["best"] == {"trial": best.number, "value": best.value}
+    assert facts["diverged"] == facts["stopped_early"] == 0
     assert facts["updates"] == 2
     assert facts["owner"] is None
     assert facts["per_minute"] > 0
 
 
-def test_who_drives_a_study_is_told(tmp_path: Path) -> None:
-    from autodropout.search.records import StudyInfo
+@pytest.mark.parametrize(
+    ("fates", "status", "compared"),
+    [
+        (["diverged"] * 3, "3 of 8 (0 scored, 3 diverged)", "no score in 3 trials (0 scored, 3 diverged)"),
+        (["scored", "diverged"], "2 of 8 (1 scored, 1 diverged)", "best 0.5 in 2 trials (1 scored, 1 diverged)"),
+        (
+            ["scored", "scored", "stopped", "failed", "diverged", "diverged"],
+            "5 of 8 (2 scored, 1 stopped early, 2 diverged)",
+            "best 0.5 in 5 trials (2 scored, 1 stopped early, 2 diverged)",
+        ),
+    ],
+)
+def test_trials_that_diverged_are_not_said_to_be_scored(
+    tmp_path: Path, fates: list[str], status: str, compared: str
+) -> None:
+    url, broken = f"sqlite:///{tmp_path / 'study.db'}", Failure(FailureKind.DIVERGED, "the child's score is nan")
+    info = StudyInfo("mine", small_study.SPACE, "random", 0, 9, 1, 0.0, attributes={"trials": 8})
+    count = len(fates)
+    with Ledger(url) as ledger, ledger.drive(info) as owned:
+        owned.propose([Proposal(small_study.SPACE.encode(small_study.SPACE.sample(i)), -1.0, 0) for i in range(count)])
+        owned.start(range(count))
+        for number, fate in enumerate(fates):
+            match fate:
+                case "scored":
+                    owned.finish(number, 0.5)
+                case "stopped":
+                    owned.stop(number, 0.6)
+                case "diverged":
+                    owned.finish(number, 0.7, failure=broken)
+                case "failed":
+                    owned.fail(number, broken)
+        for learned in False, True:
+            if learned:
+                valued = [number for number, fate in enumerate(fates) if fate != "failed"]
+                for version, number in enumerate(valued, start=1):
+                    owned.apply([number], version, {}, b"state")
+            said = ok("status", "--storage", url)
+            assert re.search(rf"^ended +{re.escape(status)}$", said, re.M), said
+            assert " scored and" not in said
+            facts = json.loads(ok("status", "--storage", url, "--json"))
+            assert (facts["diverged"], facts["stopped_early"]) == (fates.count("diverged"), fates.count("stopped"))
+            assert facts["scored"] == count - fates.count("failed")
+            assert f"mine: {compared} by random\n" in ok(
+                "compare", "mine", "--storage", url, "--out", tmp_path / "c.png"
+            )
 
+
+def test_who_drives_a_study_is_told(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     with Ledger(url) as ledger, ledger.drive(StudyInfo("mine", small_study.SPACE, "random", 0, 1, 1, 0.0)):
         facts = json.loads(ok("status", "--storage", url, "--json"))
-        assert "process" in ok("status", "--storage", url)
+        assert re.search(r"^driven by +process \d+ on ", ok("status", "--storage", url), re.M)
+    assert re.search(r"^running +no \(the same call of ad\.search goes on\)$", ok("status", "--storage", url), re.M)
     assert facts["owner"]["pid"] > 0
     assert facts["best"] is None
     assert facts["per_minute"] is None
 
 
-def test_trials_of_a_driver_that_was_killed_are_not_said_to_run(tmp_path: Path) -> None:
-    from autodropout.search.protocols import Proposal
-    from autodropout.search.records import StudyInfo
+def test_a_search_that_was_cut_short_says_how_to_go_on(tiny: str) -> None:
+    from autodropout.cli import plan
 
+    info = StudyInfo("my own", small_study.SPACE, "random", 0, 1, 1, 0.0)
+    begun = asdict(plan.Plan.of_recipe(tiny_recipe.TINY, "my own"))
+    for url, where in ((tiny, f" --storage {tiny}"), ("sqlite:///autodropout.db", "")):
+        with Ledger(url) as ledger:
+            ledger.drive(replace(info, attributes=begun)).close()
+        said = ok("status", f"{url}#my own")
+        assert re.search(rf"^running +no \(autodropout resume 'my own'{where} goes on\)$", said, re.M), said
+        assert "driven by" not in said
+
+
+def test_trials_of_a_driver_that_was_killed_are_not_said_to_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     with Ledger(url) as ledger, ledger.drive(StudyInfo("mine", small_study.SPACE, "random", 0, 3, 1, 0.0)) as owned:
         owned.propose([Proposal(small_study.SPACE.encode(small_study.SPACE.sample(i)), -1.0, 0) for i in range(3)])
@@ -122,6 +184,23 @@ def test_export(storage: str, tmp_path: Path) -> None:
     assert copy.best_value == ad.Study(storage, "small").best.value
     assert "already" in refused("export", "--storage", storage, "--optuna", journal, "--optuna-name", "copy")
     assert "--out trials.parquet" in refused("export", "--storage", storage, code=2)
+
+
+def test_no_file_is_called_what_it_is_not(storage: str, tmp_path: Path) -> None:
+    for command, name, said in (
+        ("export", "t.csv", "t.csv: a table is a .parquet, not a .csv"),
+        ("export", "t.XLSX", "t.XLSX: a table is a .parquet, not a .xlsx"),
+        ("report", "r.pdf", "r.pdf: a report is an .html, not a .pdf"),
+    ):
+        ask = (command, "--storage", storage, "--out", tmp_path / name)
+        if command == "export":
+            ask = (*ask, "--optuna", tmp_path / "optuna.csv")  # a journal's name is its user's
+        assert refused(*ask) == f"error: {tmp_path / said}\n"
+    assert not list(tmp_path.iterdir()), "the Optuna journal is not begun either"
+    ok("export", "--storage", storage, "--out", tmp_path / "T.PARQUET", "--optuna", tmp_path / "optuna.csv")
+    ok("report", "--storage", storage, "--out", tmp_path / "r.htm")
+    ok("report", "--storage", storage, "--out", tmp_path / "plain")
+    assert {path.name for path in tmp_path.iterdir()} >= {"T.PARQUET", "optuna.csv", "r.htm", "plain"}
 
 
 def test_a_search_leaves_its_results_and_can_be_resumed(tiny: str, tmp_path: Path) -> None:
@@ -180,7 +259,7 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, caplog: pytest.LogCapt
     assert wanted("search", "tiny") == (5, 5)  # the seed, too, is the study's
     assert Path("there/report.html").exists()
     assert wanted("search", "tiny", "--trials", "4") == (5, 4)
-    assert re.search(r"^scored +5, of 4 wanted$", ok("status", "--storage", tiny), re.M)
+    assert re.search(r"^ended +5, of 4 wanted$", ok("status", "--storage", tiny), re.M)
     with Ledger(tiny) as ledger:
         assert ledger.read("tiny").info.capacity == 3
     assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
@@ -275,8 +354,6 @@ def test_what_is_not_there(storage: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_several_studies_need_a_name(tmp_path: Path) -> None:
-    from autodropout.search.records import StudyInfo
-
     url = f"sqlite:///{tmp_path / 'study.db'}"
     for name in ("one", "two"):
         with Ledger(url) as ledger:

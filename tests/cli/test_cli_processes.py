@@ -110,7 +110,8 @@ def test_ctrl_c_while_workers_are_still_starting(tmp_path: Path, url: str, press
             process.kill()
     stderr = said + stderr
     assert process.returncode == 130, stderr
-    assert "Interrupted: waiting for 2 children under way" in stderr
+    then = "the results are written as they are, with 0 of 1000 trials so far"
+    assert f"Interrupted: waiting for 2 children under way; then {then}. Ctrl-C again ends it at once\n" in stderr
     assert f"to go on: autodropout resume tiny --storage {url}" in stderr
     assert "Traceback" not in stderr
     assert ("out/tiny/report.html" in stdout) == (presses == 1)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -129,9 +130,48 @@ def test_tune_rate_trains_with_each_rate() -> None:
     rows = json.loads(ok("tune-rate", "tiny", "--policy", "policy.json", "--json"))["rows"]
     assert [row["rate"] for row in rows] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     said = ok("tune-rate", "tiny", "--policy", "policy.json", "--rates", "0.25,0.5", "--seeds", "2")
-    assert re.search(r"^best: rate 0\.25$", said, re.M), "the first of equals"
+    assert (
+        "\nbest: rates 0.25 and 0.5, equal; 0.25 is the lowest; rates below 0.25 and above 0.5 were not tried\n" in said
+    )
     assert re.search(r"^rate 0\.25 +0\.25 .* 2$", said, re.M)
     assert re.search(r"^rate 0\.5 +0\.5 .* 2 +\+0\.0000 ± 0\.0000$", said, re.M)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "told"),
+    [
+        ({0.1: 0.5, 0.2: 0.7, 0.3: 0.6}, "rate 0.2"),
+        ({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, "rate 0.3; rates above 0.3 were not tried"),
+        ({0.1: 0.7, 0.2: 0.6, 0.3: 0.6}, "rate 0.1; rates below 0.1 were not tried"),
+        ({0.1: 0.7, 0.2: 0.6, 0.3: math.nan}, "rate 0.1; rates below 0.1 were not tried"),
+        ({0.1: 0.5, 0.2: 0.7, 0.3: math.nan}, "rate 0.2"),
+        ({0.0: 0.7, 0.5: 0.6, 1.0: 0.5}, "rate 0"),
+        ({0.3: 0.5, 0.5: 0.6, 1.0: 0.7}, "rate 1"),
+        ({0.5: 0.7, 0.4: 0.7, 0.3: 0.7, 0.2: 0.1, 0.6: 0.1}, "rates 0.3 to 0.5, equal; 0.3 is the lowest"),
+        (
+            {0.1: 0.1, 0.2: 0.7, 0.3: 0.6, 0.4: 0.7, 0.5: 0.7, 0.6: 0.2},
+            "rates 0.2, 0.4 and 0.5, equal; 0.2 is the lowest",
+        ),
+        (
+            {0.1: 0.6, 0.2: 0.7, 0.3: 0.7, 0.4: 0.7},
+            "rates 0.2 to 0.4, equal; 0.2 is the lowest; rates above 0.4 were not tried",
+        ),
+    ],
+)
+def test_tune_rate_says_which_rates_are_equal_and_which_were_not_tried(
+    rewards: dict[float, float], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(self: tiny_recipe.Training, policy: object, rate: float, *given: object) -> Scores:
+        if math.isnan(rewards[rate]):
+            raise FloatingPointError("train_loss is nan at step 7")
+        return Scores(rewards[rate], {"validation_accuracy": rewards[rate]})
+
+    monkeypatch.setattr(tiny_recipe.Training, "fit", fit)
+    ask = ("tune-rate", "tiny", "--policy", "policy.json", "--rates", ",".join(map(str, rewards)))
+    assert re.findall(r"^best: (.*)$", ok(*ask), re.M) == [told]
+    lowest = re.search(r"[0-9.]+", told)
+    assert lowest is not None
+    assert json.loads(ok(*ask, "--json"))["best"] == f"rate {lowest[0]}"
 
 
 def test_ablate_and_transfer() -> None:
@@ -160,7 +200,9 @@ def test_a_policy_remembers_its_rate() -> None:
             rows = json.loads(ok(command, "tiny", "--policy", "tuned.json", *given, "--json"))["rows"]
             assert {row["rate"] for row in rows} - {0.0} == {expected}, "of none it is 0"
     said = CliRunner().invoke(app, ["transfer", "tiny", "--policy", "tuned.json"]).stderr
-    assert "at a rate of 0.2, this task's; on its own the policy had 0.35" in said, "another task has a rate of its own"
+    assert "rate 0.2 is the recipe's; the policy was found at 0.35: --rate 0.35 to keep that\n" in said
+    said = CliRunner().invoke(app, ["transfer", "tiny", "--policy", "tuned.json", "--rate", "0.35"]).stderr
+    assert "the recipe's" not in said
 
 
 def test_a_package_that_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

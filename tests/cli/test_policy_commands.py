@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import matplotlib.image
+import pytest
 from cli_tools import ok, refused, run
 
 import autodropout as ad
@@ -18,13 +19,25 @@ def test_show_tells_and_draws(storage: str, tmp_path: Path) -> None:
     assert str(picture) in said
     assert matplotlib.image.imread(picture).ndim == 3
     assert "No such file" in refused("show", tmp_path / "missing.json")
-    assert "no bundled policy" in refused("show", "missing")
     said = refused("show", file, "--out", tmp_path / "masks.bmp")
     assert said == f"error: {tmp_path / 'masks.bmp'}: a picture is a .png, .svg or .pdf, not a .bmp\n"
     file.write_text("{}")
     refused_with_list = run("show", str(file))
     assert refused_with_list.exit_code == 1
     assert "Traceback" not in refused_with_list.stderr
+
+
+def test_who_names_a_study_learns_how_its_best_becomes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "a study's best: autodropout best 'my study' --out policy.json\n"
+    for command in (("show",), ("train", "digits", "--policy"), ("transfer", "digits", "--policy")):
+        said = run(*command, "my study")
+        assert said.exit_code == 1
+        assert re.fullmatch(rf"error: my study: no bundled policy has this name [^\n]+\n{hint}", said.stderr), command
+    Path("my study").write_text("{}")  # a file, which its path would name
+    assert "for a file, write ./my study" in refused("show", "my study")
+    assert "autodropout best" not in run("show", "./my study").stderr
+    assert "autodropout best" not in run("show", "my/study").stderr
 
 
 def test_a_policy_is_drawn_at_its_own_rate(tmp_path: Path) -> None:

@@ -18,12 +18,16 @@ def url(folder: Path) -> str:
 
 def test_best_so_far_follows_the_order_of_finishing_and_own_scores(tmp_path: Path) -> None:
     outcomes = [scored(0.5), scored(0.9, stopped=True), scored(0.4), diverged(0.95), scored(0.7), failed()]
-    history = read_history(write_study(url(tmp_path), outcomes, finish_order=[2, 1, 0, 3, 5, 4], waiting=2))
+    reader = write_study(url(tmp_path), outcomes, finish_order=[2, 1, 0, 3, 5, 4], waiting=2)
+    history = read_history(reader)
     assert history.scored.tolist() == [2, 1, 0, 3, 4]
     assert history.best_so_far().tolist() == [0.4, 0.4, 0.5, 0.5, 0.7]  # neither the stopped nor the diverged one
     assert history.own.tolist() == [True, False, True, False, True, False, False, False]
     assert history.count(State.WAITING) == 2
     assert len(history) == 8
+    ended = reader.ended()
+    assert (ended.scored, ended.stopped, ended.diverged, ended.total) == (3, 1, 1, 5)
+    assert str(ended) == "3 scored, 1 stopped early, 1 diverged"
 
 
 def test_there_is_no_best_before_an_own_score(tmp_path: Path) -> None:

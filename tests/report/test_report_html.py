@@ -82,7 +82,7 @@ def test_young_studies(tmp_path: Path, space: Space, trials: int) -> None:
 def test_words_instead_of_states_and_how_much_is_wanted(tmp_path: Path) -> None:
     outcomes = [scored(0.5), scored(0.4, stopped=True), failed()]
     page = read(report_html(write_study(url(tmp_path), outcomes, minibatch=1, waiting=1, attributes={"trials": 1200})))
-    assert "1 waiting, 2 scored and learned from, 1 failed" in page.text
+    assert "1 waiting, 2 learned from, 1 failed" in page.text
     assert "2 of 1,200" in page.text
     assert "group 1, 16x16" in page.text
     assert "attributes" not in page.text
@@ -93,6 +93,10 @@ def test_a_study_whose_trials_all_wait_failed_or_diverged(tmp_path: Path) -> Non
     page = read(report_html(reader))
     assert "No trial has a score of its own yet." in page.text
     assert "scored with the floor" in page.text
+    assert "1trials ended" in page.text
+    assert "1of them diverged" in page.text
+    assert "1 finished and not yet learned from, 2 failed" in page.text
+    assert "scored trials" not in page.text
     assert "given up" in page.text
 
 

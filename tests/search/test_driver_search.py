@@ -93,10 +93,21 @@ def test_a_mistake_leaves_no_study_behind(storage: str, tmp_path: Path) -> None:
 def test_a_name_that_belongs_to_another_study(storage: str) -> None:
     search(SPACE, score, 3, proposer="random", storage=storage)
     other = ad.ConvSpace(groups=((16, 16), (8, 8)))
-    with pytest.raises(StudyMismatch, match=r"there is a study 'study', and it is another one; it has .*2 groups"):
-        search(other, score, 3, proposer="random", storage=storage)
-    with pytest.raises(StudyMismatch, match="proposer 'random', not 'evolution'"):
-        search(SPACE, score, 3, proposer="evolution", storage=storage)
+    both = (
+        r"study 'study' exists with the convnet space: 1 group .*, not the convnet space: 2 groups .*; seed 0, not 3: "
+    )
+    with pytest.raises(StudyMismatch, match=both):
+        search(other, score, 3, proposer="random", seed=3, storage=storage)
+    asked = {"proposer": "random", "seed": 0, "minibatch": 16, "floor": 0.0}
+    for what, other_one, said in (
+        ("proposer", "evolution", "proposer 'random', not 'evolution'"),
+        ("seed", 5, "seed 0, not 5"),
+        ("minibatch", 3, "minibatch 16, not 3"),
+        ("floor", 1, "floor 0.0, not 1.0"),
+    ):
+        message = f"^study 'study' exists with {said}: choose another name, or ask for what it has, to resume it$"
+        with pytest.raises(StudyMismatch, match=message):
+            search(SPACE, score, 3, storage=storage, **asked | {what: other_one})
     assert states(storage) == {State.FINISHED: 3}
 
 

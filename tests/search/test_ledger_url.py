@@ -123,6 +123,11 @@ def test_no_error_of_the_server_shows_the_password(server: Server, caplog: pytes
     assert SECRET not in caplog.text
 
 
+def test_lines_of_the_server_are_told_apart() -> None:
+    with pytest.raises(StorageLost, match=r"[Cc]onnection refused; Is the server running on that host"):
+        Ledger("postgresql://me@127.0.0.1:1/db").studies()
+
+
 def test_nothing_of_a_study_shows_the_password(server: Server) -> None:
     with Ledger(server.create("shown")) as ledger, ledger.drive(info()) as study:
         study.propose(proposals(2))

@@ -312,7 +312,7 @@ def digits_with(**change: Labelled) -> Callable[..., Splits]:
         ({"train": Labelled(IMAGES[..., :8], LABELS)}, r"training images must be \(1, 12, 12\) .* got \(1, 12, 8\)"),
         ({"validation": Labelled(IMAGES.expand(4, 3, 12, 12), LABELS)}, r"validation images .* got \(3, 12, 12\)"),
         ({"train": Labelled(IMAGES[:0], LABELS[:0])}, "no training images"),
-        ({"validation": Labelled(IMAGES[:0], LABELS[:0])}, "no validation images to be judged by"),
+        ({"validation": Labelled(IMAGES[:0], LABELS[:0])}, "keeps none for validation"),
     ],
 )
 def test_bad_data_is_said_before_training(
@@ -328,8 +328,15 @@ def test_a_final_run_that_does_not_ask_for_the_test_is_refused_before_images_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(digits, "load", lambda *_: pytest.fail("it read the images"))
-    with pytest.raises(ValueError, match=r"no validation images to be judged by: a final run, .*--test"):
+    with pytest.raises(ValueError, match=r"^a full-size run trains on all .* none for validation: add --test \(in"):
         replace(TRAINING, pictures=replace(PICTURES, validation=0)).fit(None, 0.0, 0)
+
+
+def test_asking_for_the_test_does_not_help_where_there_are_no_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = Labelled(IMAGES[:0], LABELS[:0])
+    monkeypatch.setattr(digits, "load", digits_with(validation=none, test=none))
+    with pytest.raises(ValueError, match="neither validation nor test images"):
+        TRAINING.fit(None, 0.0, 0, Run(test=True))
 
 
 def test_without_validation_a_final_run_is_judged_by_the_test_part_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from autodropout.cli.options import (
     Test,
     Together,
 )
+from autodropout.cli.shell import load_policy
 from autodropout.cli.training import Place, train_and_tell
 
 if TYPE_CHECKING:
@@ -107,16 +108,15 @@ def tune_rate(
     Train with each of several rates, judge on the validation set.
 
     \b
-    Example:
+    Examples:
       autodropout tune-rate cifar10 --policy policy.json --rates 0.2,0.4,0.6
       autodropout tune-rate ptb-small --policy policy.json --seeds 4 --together 28 --bfloat16
     """
     from autodropout.recipes import after
-    from autodropout.spaces import load
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
-    variants = after.rates(load(policy), found.rates if rates is None else _numbers(rates))
+    variants = after.rates(load_policy(policy), found.rates if rates is None else _numbers(rates))
     place = Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, choose=True)
 
@@ -146,11 +146,10 @@ def ablate(
       autodropout ablate ptb --policy policy.json --seeds 5 --proxy
     """
     from autodropout.recipes import after
-    from autodropout.spaces import load
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.tuning or found.final
-    whole = load(policy)
+    whole = load_policy(policy)
     variants = after.ablations(whole, _rate(rate, whole, found))
     place = Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
@@ -183,15 +182,15 @@ def transfer(
       autodropout transfer wikitext2 --policy ptb.json
     """
     from autodropout.recipes import after
-    from autodropout.spaces import load
 
     found = _recipe(recipe, smoke)
     training = found.proxy if proxy else found.final
-    moved = after.transferred(load(policy), training.space())
+    moved = after.transferred(load_policy(policy), training.space())
     place = Place(out or Path("out") / recipe / "transfer", data, device, bfloat16, compiled, test=test)
     own = moved.recorded_rate
     if rate is None and own not in (None, found.rate):
-        typer.echo(f"at a rate of {found.rate:g}, this task's; on its own the policy had {own:g}", err=True)
+        known = f"rate {found.rate:g} is the recipe's; the policy was found at {own:g}"
+        typer.echo(f"{known}: --rate {own:g} to keep that", err=True)
     variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
     place.run(training)  # raises where nothing can be trained: then an earlier transfer's policy stays
     place.out.mkdir(parents=True, exist_ok=True)
@@ -227,12 +226,11 @@ def _with_method(recipe: "Recipe", name: str) -> "Training":
 
 def _regularizer(policy: str | None, baseline: str | None) -> "tuple[Regularizer, str]":
     from autodropout.layers import baseline as named
-    from autodropout.spaces import load
 
     if policy is not None and baseline is not None:
         raise ValueError(f"--policy {policy} and --baseline {baseline}: choose one")
     if policy is not None:
-        return load(policy), "policy"
+        return load_policy(policy), "policy"
     return (None, "none") if baseline in (None, "none") else (named(baseline), baseline)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodropout.cli.options import LAST_SEED, STORAGE, AsJson, Picture, StorageUrl, StudyName, StudyNames
-from autodropout.cli.shell import print_json
+from autodropout.cli.shell import load_policy, print_json
 
 if TYPE_CHECKING:
     from autodropout.spaces import Provenance
@@ -25,12 +25,12 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
       autodropout status
       watch autodropout status digits --storage sqlite:///studies.db
     """
-    from autodropout.cli.studies import opened, study_facts
+    from autodropout.cli.studies import command_for, ended_in_words, opened, study_facts
     from autodropout.search.states import State, in_words
 
     with opened(study, storage) as found:
-        facts = study_facts(found)
-        owner = found.reader.owner()
+        facts, url = study_facts(found), found.url
+        owner, attributes = found.reader.owner(), found.reader.info.attributes
     if as_json:
         print_json(facts)
         return
@@ -41,12 +41,19 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
         "study": f"{facts['study']} in {facts['storage']}",
         "space": facts["space"],
         "proposer": f"{facts['proposer']}, {facts['updates']} update{'' if facts['updates'] == 1 else 's'}",
-        "scored": _of(scored, wanted),
+        "ended": f"{_of(scored, wanted)}{ended_in_words(facts)}",
         "trials": in_words(counts, driven=owner is not None),
         "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
         "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
-        "driven by": "nobody" if owner is None else str(owner),
     }
+    if owner is not None:
+        lines["driven by"] = str(owner)
+    elif wanted is not None and scored >= wanted:
+        lines["running"] = "no, it has all its trials"
+    else:
+        begun_here = "recipe" in attributes
+        again = command_for("resume", facts["study"], url) if begun_here else "the same call of ad.search"
+        lines["running"] = f"no ({again} goes on)"
     for what, text in lines.items():
         typer.echo(f"{what:<10}{text}")
 
@@ -112,9 +119,8 @@ def show(
       autodropout show policy.json --out masks.svg
     """
     from autodropout.report.masks import draw_masks
-    from autodropout.spaces import load
 
-    loaded = load(policy)
+    loaded = load_policy(policy)
     draw_masks(loaded, out, rate=rate, seed=seed)
     typer.echo(f"{loaded}\n{out}")
 
@@ -199,7 +205,7 @@ def compare(
       autodropout compare learned random --out curves.png
       autodropout compare 'sqlite:///one.db#mine' 'sqlite:///other.db#mine'
     """
-    from autodropout.cli.studies import opened, study_facts
+    from autodropout.cli.studies import ended_in_words, opened, study_facts
     from autodropout.report.history import read_history
     from autodropout.report.plots import draw_comparison
 
@@ -215,7 +221,7 @@ def compare(
         return
     for label, fact in facts.items():
         score = "no score" if fact["best"] is None else f"best {fact['best']['value']:.6g}"
-        typer.echo(f"{label}: {score} in {fact['scored']} trials by {fact['proposer']}")
+        typer.echo(f"{label}: {score} in {fact['scored']} trials{ended_in_words(fact)} by {fact['proposer']}")
     typer.echo(out)
 
 

@@ -3,7 +3,6 @@
 autodropout search digits --trials 96 --out results
 """
 
-import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,7 +167,7 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     from rich.console import Console
 
     from autodropout import recipes
-    from autodropout.cli.studies import existing, opened, study_facts
+    from autodropout.cli.studies import command_for, existing, opened, study_facts
     from autodropout.report.display import progress_display
     from autodropout.search.halving import Halving
     from autodropout.study import crowd_of
@@ -215,7 +214,7 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
         for what, path in files.items():
             typer.echo(f"  {what:<7} {path}")
         if best is not None:
-            typer.echo(f"partly luck, as the best of many is; with new seeds: {_command('confirm', name, storage)}")
+            typer.echo(f"partly luck, as the best of many is; with new seeds: {command_for('confirm', name, storage)}")
     if facts["scored"] < plan.trials:  # only Ctrl-C ends a search before
         typer.echo(f"interrupted; {_how_to_go_on(name, storage)}", err=True)
         raise typer.Exit(130)
@@ -252,9 +251,11 @@ def _check_folder(out: Path) -> None:
 def _telling_how_to_go_on(name: str, storage: str) -> Iterator[None]:
     """Whatever ends a search before its time, its user learns how to go on."""
     from autodropout.search.errors import ChildError, StorageError
+    from autodropout.search.interrupts import followed_by
 
     try:
-        yield
+        with followed_by("the results are written as they are", "ends it at once"):
+            yield
     except KeyboardInterrupt:
         typer.echo(f"interrupted at once; {_how_to_go_on(name, storage)}", err=True)
         raise
@@ -267,7 +268,7 @@ def _telling_how_to_go_on(name: str, storage: str) -> Iterator[None]:
 
 
 def _how_to_go_on(name: str, storage: str) -> str:
-    from autodropout.cli.studies import existing
+    from autodropout.cli.studies import command_for, existing
     from autodropout.search.errors import LedgerError
 
     try:
@@ -276,15 +277,7 @@ def _how_to_go_on(name: str, storage: str) -> str:
         begun = True  # it cannot be read at the moment, which is why we are here
     if not begun:
         return "nothing was begun"
-    return f"to go on: {_command('resume', name, storage)}"
-
-
-def _command(what: str, name: str, storage: str) -> str:
-    """A command for this study, without a password."""
-    from autodropout.search.url import parse_url
-
-    where = "" if storage == STORAGE else f" --storage {shlex.quote(str(parse_url(storage)))}"
-    return f"autodropout {what} {shlex.quote(name)}{where}"
+    return f"to go on: {command_for('resume', name, storage)}"
 
 
 def _leave(found: "Opened", out: Path) -> dict[str, str]:

@@ -1,17 +1,22 @@
-"""What every command shares: how errors and Ctrl-C end it, which names an option takes, what may be shown."""
+"""What every command shares: how errors and Ctrl-C end it, which names an option takes, how a policy is found, what may
+be shown."""
 
 import json
 import os
 import re
+import shlex
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from autodropout.search.errors import ChildError, LedgerError
+
+if TYPE_CHECKING:
+    from autodropout.spaces import Policy
 
 USERS = (ValueError, FloatingPointError, LedgerError, ChildError, ModuleNotFoundError, OSError)
 """What a user can mend: a mistake of theirs, a rate too high, a file, a database, a missing package, their child."""
@@ -62,6 +67,18 @@ def one_of(names: Callable[[], tuple[str, ...]]) -> Callable[[str | None], str |
         return value
 
     return check
+
+
+def load_policy(name: str) -> "Policy":
+    """As `ad.load`; who names a study, most likely, learns how its best policy becomes a file."""
+    from autodropout.spaces import PolicyError, load
+
+    try:
+        return load(name)
+    except PolicyError as error:
+        if not Path(name).exists():  # no path, which would be another error, but a name that no bundled policy has
+            error.add_note(f"a study's best: autodropout best {shlex.quote(name)} --out policy.json")
+        raise
 
 
 def is_first_rank() -> bool:

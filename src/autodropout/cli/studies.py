@@ -1,14 +1,16 @@
 """How the command line finds a study, and a study in numbers. Imported when a command runs: it needs a database."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from autodropout.cli.options import STORAGE
 from autodropout.search.errors import NoSuchStudy
 from autodropout.search.ledger import Ledger
 from autodropout.search.reading import Reader
-from autodropout.search.records import StudyInfo
+from autodropout.search.records import Ended, StudyInfo
 from autodropout.search.states import SCORED, State
 from autodropout.search.url import Address, parse_url
 
@@ -57,6 +59,19 @@ def existing(name: str, storage: str) -> Begun | None:
         return None
 
 
+def ended_in_words(facts: Mapping[str, Any]) -> str:
+    """Of what kind the trials are that have ended, in brackets; nothing where all have a score."""
+    stopped, diverged = facts["stopped_early"], facts["diverged"]
+    ended = Ended(facts["scored"] - stopped - diverged, stopped, diverged)
+    return f" ({ended})" if stopped or diverged else ""
+
+
+def command_for(what: str, name: str, storage: str) -> str:
+    """A command for this study, without a password."""
+    where = "" if storage == STORAGE else f" --storage {shlex.quote(str(parse_url(storage)))}"
+    return f"autodropout {what} {shlex.quote(name)}{where}"
+
+
 def names_in(storage: str) -> list[str]:
     """The studies of a ledger."""
     with Ledger(storage) as ledger:
@@ -66,7 +81,7 @@ def names_in(storage: str) -> list[str]:
 def study_facts(found: Opened) -> dict[str, Any]:
     """A study in numbers, as JSON data."""
     reader = found.reader
-    info, counts, best, owner = reader.info, reader.counts(), reader.best(), reader.owner()
+    info, counts, ended, best, owner = reader.info, reader.counts(), reader.ended(), reader.best(), reader.owner()
     wanted = info.attributes.get("trials")  # `ad.search` wrote it; who else made the study may have used the name
     return {
         "study": info.name,
@@ -76,7 +91,9 @@ def study_facts(found: Opened) -> dict[str, Any]:
         "seed": info.seed,
         "capacity": info.capacity,
         "minibatch": info.minibatch,
-        "scored": _scored(counts),
+        "scored": ended.total,  # all that `wanted` counts: the next two among them
+        "stopped_early": ended.stopped,
+        "diverged": ended.diverged,
         "wanted": wanted if isinstance(wanted, int) else None,
         "trials": {state.name.lower(): count for state, count in counts.items()},
         "updates": len(reader.updates()),

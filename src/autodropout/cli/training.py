@@ -1,5 +1,6 @@
 """How the commands that train do it: where, with which progress, and how the results are told."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from autodropout.cli.shell import is_first_rank, look_for_data, print_json
 if TYPE_CHECKING:
     import torch
 
-    from autodropout.recipes.comparison import Row, Variant
+    from autodropout.recipes.comparison import Row, Summary, Variant
     from autodropout.recipes.recipe import Training
     from autodropout.training.run import Run
 
@@ -118,25 +119,49 @@ def train_and_tell(
     together: int = 1,
     choose: bool = False,
 ) -> None:
-    """Train, then a table of the rewards and of what was tested, or JSON. `choose`: say which variant is best."""
+    """Train, then a table of the rewards and of what was tested, or JSON. `choose`: say which rate is best."""
     from autodropout.recipes.comparison import summaries, table
 
     rows = train_all(training, variants, seeds, place, together)
     if not rows:
         return
     steady = [summary for summary in summaries(rows) if not summary.diverged]
-    best = max(steady, key=lambda summary: summary.mean).variant.name if choose and steady else None
+    best = _best_rates(steady) if choose else []
     if as_json:
-        print_json(as_data(rows, place) | ({"best": best} if choose else {}))
+        print_json(as_data(rows, place) | ({"best": best[0].name if best else None} if choose else {}))
         return
     typer.echo(table(rows))
-    if best is not None:
-        typer.echo(f"best: {best}")
+    if best:
+        typer.echo(f"best: {_rates_in_words(best, variants)}")
     known = [row.scores.metrics for row in rows if row.scores is not None]
     for metric in (name for name in known[0] if name.startswith("test")):
         if all(metric in metrics for metrics in known):  # crowds count no top-5 accuracy
             typer.echo(f"\n{table(rows, metric)}")
     typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")
+
+
+def _best_rates(steady: "Sequence[Summary]") -> "list[Variant]":
+    """The variants with the highest mean, by rate: of equals the lowest rate is chosen."""
+    most = max((summary.mean for summary in steady), default=math.nan)
+    equal = [summary.variant for summary in steady if math.isclose(summary.mean, most, rel_tol=1e-12)]
+    return sorted(equal, key=lambda variant: variant.rate)
+
+
+def _rates_in_words(best: "Sequence[Variant]", tried: "Sequence[Variant]") -> str:
+    """Which rates are best, and that beyond those tried there may be better ones."""
+    order = sorted(tried, key=lambda variant: variant.rate)
+    lowest, highest = order[0].rate, order[-1].rate
+    said = best[0].name
+    if len(best) > 1:
+        first = order.index(best[0])
+        in_a_row = len(best) > 2 and order[first : first + len(best)] == list(best)
+        rates = [f"{variant.rate:g}" for variant in best]
+        which = f"{rates[0]} to {rates[-1]}" if in_a_row else f"{', '.join(rates[:-1])} and {rates[-1]}"
+        said = f"rates {which}, equal; {rates[0]} is the lowest"
+    below = f"below {lowest:g}" if best[0].rate == lowest > 0.0 else ""
+    above = f"above {highest:g}" if best[-1].rate == highest < 1.0 else ""
+    beyond = " and ".join(filter(None, (below, above)))
+    return f"{said}; rates {beyond} were not tried" if beyond else said
 
 
 def as_data(rows: "Sequence[Row]", place: Place) -> dict[str, Any]:

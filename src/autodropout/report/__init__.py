@@ -6,6 +6,7 @@
 - `plots`: several studies on one plot
 - `display`: the progress of a search in a terminal
 - `export`: a study's trials as a Parquet file or an Optuna study
+- `suffixes`: what the files of all these may be called
 """
 
 from typing import TYPE_CHECKING

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from autodropout.report.suffixes import checked_suffix
 from autodropout.search.errors import StorageError
 from autodropout.search.reading import Reader
 from autodropout.search.records import Trial
@@ -28,6 +29,7 @@ def write_parquet(study: Reader, path: str | os.PathLike[str]) -> int:
 
     Columns: those of a trial, then one for each token with the value it stands for, named as in the space.
     """
+    checked_suffix(path, ("parquet",), "a table is a .parquet")
     try:
         import pyarrow
         import pyarrow.parquet

@@ -18,6 +18,7 @@ import numpy as np
 from autodropout.report.charts import LARGEST, Series, chart
 from autodropout.report.history import Floats, History, read_history
 from autodropout.report.sections import failures_section, policies_section, tokens_section
+from autodropout.report.suffixes import checked_suffix
 from autodropout.search.reading import Reader
 from autodropout.search.records import Update
 from autodropout.search.states import PENDING, State, in_words
@@ -38,6 +39,7 @@ _CURVES = (  # title, and the metrics it shows with their names
 
 def write_report(study: Reader, path: str | os.PathLike[str], address: Address | None = None) -> None:
     """Write the report; the file is replaced as a whole. `address` says where the study is, without its password."""
+    checked_suffix(path, ("html", "htm"), "a report is an .html")
     write_atomically(Path(path), report_html(study, address).encode("utf-8", "backslashreplace"))
 
 
@@ -66,15 +68,16 @@ def report_html(study: Reader, address: Address | None = None) -> str:
 
 def _head(study: Reader, history: History, address: Address | None) -> str:
     info, best, rate, owner = study.info, study.best(), study.per_minute(), study.owner()
-    scored = len(history.scored)
+    ended, diverged = len(history.scored), int(np.count_nonzero(history.failed[history.scored]))
     wanted = info.attributes.get("trials")
     numbers = {
         "best score": "-" if best is None else f"{best.value:.6g}",
         "median score": f"{np.median(history.values[history.own]):.6g}" if history.own.any() else "-",
-        "scored trials": f"{scored:,} of {wanted:,}" if isinstance(wanted, int) and wanted >= scored else f"{scored:,}",
+        "trials ended": f"{ended:,} of {wanted:,}" if isinstance(wanted, int) and wanted >= ended else f"{ended:,}",
+        "of them diverged": f"{diverged:,}",
         "waiting or running": f"{history.count(*PENDING):,}",
         "failed": f"{history.count(State.FAILED):,}",
-        "scored a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
+        "ended a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
     states = in_words({state: history.count(state) for state in State}, driven=owner is not None)
     others = {name: value for name, value in info.attributes.items() if value not in (None, False) and name != "trials"}
@@ -121,7 +124,7 @@ def _best_section(history: History) -> str:
         f"On the lower edge: {below} that scored lower still." if below else "",
         f"Left out: {diverged} that diverged." if diverged else "",
     ]
-    drawn = chart("Score", series, "scored trials, in the order in which they finished", (low, high))
+    drawn = chart("Score", series, "trials, in the order in which they ended", (low, high))
     return f'<h2>Best so far</h2>\n<div class="wide">{drawn}</div>\n<p class="dim">{" ".join(filter(None, notes))}</p>'
 
 

@@ -11,25 +11,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from autodropout.report.history import History
+from autodropout.report.suffixes import checked_suffix
 from autodropout.spaces.atomic import write_atomically
 
 FORMATS = ("png", "svg", "pdf")
 
 
 def draw_comparison(studies: Mapping[str, History], path: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Best so far over scored trials, one line a study; the format follows the file's suffix."""
+    """Best so far over the trials that have ended, one line a study; the format follows the file's suffix."""
     if not studies:
         raise ValueError("there is no study to compare")
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, history in studies.items():
         best = history.best_so_far()
-        scored = np.arange(1, len(best) + 1)
+        ended = np.arange(1, len(best) + 1)
         last = f"{best[-1]:.4g} after {len(best)}" if len(best) and np.isfinite(best[-1]) else "no score yet"
         label = f"{last}: {name} ({history.info.proposer})"  # the name not first: matplotlib hides those with a _
-        (line,) = axes.step(scored, best, where="post", label=label, linewidth=1.8)
-        axes.plot(scored[-1:], best[-1:], "o", markersize=4, color=line.get_color())  # a single trial is seen, too
-    axes.set_xlabel("scored trials, in the order in which they finished")
+        (line,) = axes.step(ended, best, where="post", label=label, linewidth=1.8)
+        axes.plot(ended[-1:], best[-1:], "o", markersize=4, color=line.get_color())  # a single trial is seen, too
+    axes.set_xlabel("trials, in the order in which they ended")
     axes.set_ylabel("best score so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="0.9")
@@ -45,9 +46,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str] | IO[bytes], dpi: i
     if not isinstance(path, str | os.PathLike):
         figure.savefig(path, dpi=dpi, bbox_inches="tight", facecolor="white")
         return
-    suffix = Path(path).suffix[1:].lower() or "png"
-    if suffix not in FORMATS:
-        raise ValueError(f"{path}: a picture is a .png, .svg or .pdf, not a .{suffix}")
+    suffix = checked_suffix(path, FORMATS, "a picture is a .png, .svg or .pdf")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=dpi, bbox_inches="tight", facecolor="white", format=suffix)
     write_atomically(Path(path), drawn.getvalue())

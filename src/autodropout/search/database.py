@@ -75,7 +75,8 @@ def translated(address: Address) -> Iterator[None]:
         yield
     except DBAPIError as error:
         kind, advice = _sqlite_cause(error) if address.path else _postgresql_cause(error)
-        problem = " ".join(str(error.orig).split())  # libpq writes several lines
+        lines = (" ".join(line.split()) for line in str(error.orig).splitlines())  # libpq writes several
+        problem = "; ".join(filter(None, lines))
         ours = kind(address.mask(f"{address}: {problem}{advice}"))
         try:
             raise ours

@@ -9,11 +9,27 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from autodropout.search.driver import Driver
 
 log = logging.getLogger("autodropout")
+
+_follows: ContextVar[tuple[str, str]] = ContextVar(
+    "follows", default=("ad.search returns the study as it is and the program goes on", "raises KeyboardInterrupt")
+)
+
+
+@contextmanager
+def followed_by(first: str, second: str) -> Iterator[None]:
+    """Inside, an interrupt says that this follows the first one, and what a second one does: for a caller of
+    `ad.search` behind which stands no script of its user's."""
+    before = _follows.set((first, second))
+    try:
+        yield
+    finally:
+        _follows.reset(before)
 
 
 @contextmanager
@@ -30,11 +46,15 @@ def interruptible(driver: Driver) -> Iterator[None]:
     def interrupted(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, again)
         driver.stop()
-        running = driver.progress.running
+        progress, (then, again_does) = driver.progress, _follows.get()
         log.warning(
-            "Interrupted: waiting for %d %s under way; the study can be resumed. Ctrl-C again ends it at once",
-            running,
-            "child" if running == 1 else "children",
+            "Interrupted: waiting for %d %s under way; then %s, with %d of %d trials so far. Ctrl-C again %s",
+            progress.running,
+            "child" if progress.running == 1 else "children",
+            then,
+            progress.scored,
+            progress.wanted,
+            again_does,
         )
 
     def again(number: int, frame: FrameType | None) -> None:

@@ -112,8 +112,8 @@ def _create_or_check(connection: Connection, info: StudyInfo) -> int:
         return int(connection.execute(insert).scalar_one())
     if differences := existing.differences(info):
         raise StudyMismatch(
-            f"there is a study {info.name!r}, and it is another one; it has " + "; ".join(differences) + ". "
-            "Give this one another name, or resume that one as it is"
+            f"study {info.name!r} exists with {'; '.join(differences)}: choose another name, or ask for what it has, "
+            "to resume it"
         )
     return study
 

@@ -11,7 +11,7 @@ from autodropout.search import lease, schema
 from autodropout.search.database import translated
 from autodropout.search.errors import NoSuchStudy, StorageDamaged
 from autodropout.search.protocols import Scored
-from autodropout.search.records import Checkpoint, Owner, StudyInfo, Trial, Update
+from autodropout.search.records import Checkpoint, Ended, Owner, StudyInfo, Trial, Update
 from autodropout.search.rows import DECODERS, study_info, trial_record, update_record
 from autodropout.search.states import State
 from autodropout.search.url import Address
@@ -106,6 +106,16 @@ class Reader:
         with self._reading() as connection:
             found = {State(value): count for value, count in connection.execute(query)}
         return {state: found.get(state, 0) for state in State}
+
+    def ended(self) -> Ended:
+        """How many trials have a value, and whose it is."""
+        table = schema.trial.c
+        failed = table.failure.is_not(None)
+        query = select(table.stopped, failed, func.count()).where(table.study == self._study, table.value.is_not(None))
+        with self._reading() as connection:
+            found = connection.execute(query.group_by(table.stopped, failed)).all()
+        counts = {(bool(stopped), bool(diverged)): count for stopped, diverged, count in found}
+        return Ended(counts.get((False, False), 0), counts.get((True, False), 0), counts.get((False, True), 0))
 
     def per_minute(self) -> float | None:
         """Scored trials a minute, over the last ten minutes in which there were any; None before the first."""

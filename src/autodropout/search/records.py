@@ -94,7 +94,7 @@ class StudyInfo:
         ]
         if self.space != other.space:
             ours, theirs = self.space.describe(), other.space.describe()
-            found.insert(0, f"{ours}, not {theirs}")
+            found.insert(0, f"the {ours}, not the {theirs}")
         return found
 
 
@@ -131,6 +131,23 @@ class Trial:
         """The trial as a proposer sees it."""
         assert self.value is not None, f"trial {self.number} is {self.state.name} and has no value"
         return Scored(self.number, self.tokens, self.log_prob, self.version, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The trials that a proposer learns from, and `trials=` counts; only the first have a score of their own."""
+
+    scored: int
+    stopped: int  # early
+    diverged: int
+
+    @property
+    def total(self) -> int:
+        return self.scored + self.stopped + self.diverged
+
+    def __str__(self) -> str:
+        others = ((self.stopped, "stopped early"), (self.diverged, "diverged"))
+        return ", ".join([f"{self.scored:,} scored", *(f"{count:,} {what}" for count, what in others if count)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ SCORED = frozenset({State.FINISHED, State.STOPPED, State.APPLIED})
 WORDS = {  # for those who have not read the code
     State.WAITING: "waiting",
     State.RUNNING: "running",
-    State.FINISHED: "scored and not yet learned from",
-    State.APPLIED: "scored and learned from",
+    State.FINISHED: "finished and not yet learned from",  # not "scored": some may have diverged
+    State.APPLIED: "learned from",
     State.STOPPED: "stopped early and not yet learned from",
     State.FAILED: "failed",
 }

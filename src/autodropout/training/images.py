@@ -252,11 +252,13 @@ def _judging_part(splits: Splits | SemiSplits, run: Run) -> str:
         return "validation"
     if run.test and len(splits.test):
         return "test"
+    if run.test:
+        raise ValueError("there are neither validation nor test images to score a training on")
     raise _nothing_to_be_judged_by()
 
 
 def _nothing_to_be_judged_by() -> ValueError:
     return ValueError(
-        "there are no validation images to be judged by: a final run, which trains on all, must ask for the test: "
-        "--test, in Python Run(test=True)"
+        "a full-size run trains on all training images and keeps none for validation: add --test (in Python "
+        "Run(test=True)) to score it on the test images"
     )
