@@ -81,8 +81,9 @@ def search(
             or Ray started for this machine alone.
         proposer: one of `autodropout.controller.PROPOSERS`.
         seed: of the study; proposals and the children's seeds follow from it.
-        floor: what a child that diverges counts as for the proposer, which learns to avoid it. Its trial has no score
-            of its own: `value` is None, and it is never the best.
+        floor: what a child that diverges counts as for the proposer, which learns to avoid it, if that is below what
+            children score: 0 rewards divergence where scores are negative, the negative of a loss say. Its trial has
+            no score of its own: `value` is None, and it is never the best.
         deadline: seconds after which a child is ended and tried again.
         attempts: how often a trial is started before it counts as failed.
         halving: early stopping; children must then report their curve.

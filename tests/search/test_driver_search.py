@@ -53,6 +53,7 @@ LOCK = threading.Lock()
         ({"capacity": 0}, "capacity must be a positive integer, got 0"),
         ({"minibatch": -1}, "minibatch .* got -1"),
         ({"floor": math.nan}, "floor must be a finite number, got nan"),
+        ({"floor": -1e160}, r"floor must lie in -1e\+100\.\.1e\+100, got -1e\+160"),
         ({"name": " "}, "name has 1 to 200"),
         ({"seed": -1}, "got -1"),
         ({"floor": "0"}, "floor must be a finite number, got '0'"),

@@ -27,7 +27,7 @@ from itertools import chain, islice
 from autodropout.search.errors import ChildError, LedgerError
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Answer, Engine, Task
-from autodropout.search.outcomes import Outcomes, failure_of
+from autodropout.search.outcomes import Outcomes
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import Failure, Outcome, Trial
 from autodropout.search.states import SCORED, FailureKind, State
@@ -221,14 +221,15 @@ class Driver:
     def _settle(self, answers: Sequence[Answer]) -> None:
         """Record what became of trials; answers that come twice or too late change nothing."""
         taken = [(self._running.pop(answer.number), answer) for answer in answers if answer.number in self._running]
+        taken.sort(key=lambda pair: pair[0].number)  # a driver that resumes learns of them in this order
         outcomes: list[tuple[Trial, Outcome]] = []
         broken: dict[Failure, list[Trial]] = {}  # a machine's end is one reason for many
         for trial, answer in taken:
             outcome = self._outcomes.of(answer)
-            if outcome is not None:
+            if isinstance(outcome, Outcome):
                 outcomes.append((trial, outcome))
             else:
-                broken.setdefault(failure_of(answer), []).append(trial)
+                broken.setdefault(outcome, []).append(trial)
         with self._study.transaction():
             self._study.record([outcome for _, outcome in outcomes])
             for trial, outcome in outcomes:
