@@ -28,8 +28,11 @@ class Outcomes:
             value = self._halving.reward(number, curve)
         if value is None or not abs(value) <= GREATEST_SCORE:  # nan is not
             failure = answer.failure or Failure(FailureKind.DIVERGED, f"the child's score is {value}")
-            diverged = failure.kind is FailureKind.DIVERGED
-            return Outcome(number, State.FINISHED, self._info.floor, curve, failure) if diverged else failure
+            if failure.kind is FailureKind.DIVERGED:
+                return Outcome(number, State.FINISHED, self._info.floor, curve, failure)
+            if self._halving is not None:
+                self._halving.lost(number)
+            return failure
         if answer.stopped:
             return Outcome(number, State.STOPPED, value, curve)
         if self._halving is not None:
