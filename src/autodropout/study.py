@@ -81,18 +81,20 @@ def search(
             or Ray started for this machine alone.
         proposer: one of `autodropout.controller.PROPOSERS`.
         seed: of the study; proposals and the children's seeds follow from it.
-        floor: what a child that diverges counts as for the proposer, which learns to avoid it. Its trial has no score
-            of its own: `value` is None, and it is never the best.
+        floor: what a child that diverges counts as for the proposer, which learns to avoid it, if that is below what
+            children score: 0 rewards divergence where scores are negative, the negative of a loss say. Its trial has
+            no score of its own: `value` is None, and it is never the best.
         deadline: seconds after which a child is ended and tried again.
         attempts: how often a trial is started before it counts as failed.
-        halving: early stopping; children must then report their curve.
+        halving: early stopping, by an `ad.Halving` itself; children must then report their curve.
         job: trials per job, for a child that offers `train_many`. None: what it likes, `child.crowd`, where there is
             a GPU (on "ray": where `gpus_per_child` asks for one); else 1.
         cpus_per_child: what a job takes of a node's CPUs, for "ray"; its threads, too, unless OMP_NUM_THREADS is set.
         gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others, and none with 0. Below 1 they share.
         attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
-            `trials`. When the study is resumed, those named here change and others stay. `drop_rate`, at which the
-            children put policies on their models, is recorded in the study's policies.
+            `trials` and `capacity`, as they were asked for. When the study is resumed, those named here change and
+            others stay. `drop_rate`, at which the children put policies on their models, is recorded in the study's
+            policies.
         watch: called with a `Progress` after each turn of the driver's loop.
     """
     check_engine(engine)
@@ -105,8 +107,8 @@ def search(
     for what, count in counts.items():  # before anything is begun
         if (type(count) is not int or count < 1) and not (count is None and what in ("workers", "job")):
             raise ValueError(f"{what} must be a positive integer, got {count!r}")
-    if halving is not None and not isinstance(halving, Halving):
-        raise ValueError(f"halving must be an ad.Halving, got {halving!r}")
+    if halving is not None and type(halving) is not Halving:  # what a subclass adds would be lost below
+        raise ValueError(f"halving must be an ad.Halving, and of no class made from it, got {halving!r}")
     if not callable(watch):
         raise ValueError(f"watch is a function of the progress, got {watch!r}")
     make_proposer(proposer, space, seed)  # what it lacks, a package say, is told while there is no study
@@ -114,8 +116,8 @@ def search(
         job = crowd_of(child, engine, gpus_per_child)
         if job > 1:
             workers = workers or (len(visible_gpus()) if engine == "local" else None)
+    kept = {**(attributes or {}), "trials": trials, "capacity": capacity}
     capacity = max(capacity, job * (workers or 1))
-    kept = {**(attributes or {}), "trials": trials}
     info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
     make_running = partial(

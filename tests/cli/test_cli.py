@@ -265,6 +265,17 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, caplog: pytest.LogCapt
     assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
 
 
+def test_a_capacity_raised_for_workers_is_not_that_of_the_next_run(tiny: str) -> None:
+    def capacity(*arguments: str) -> int:
+        return json.loads(ok(*arguments, "--storage", tiny, "--json"))["capacity"]
+
+    assert capacity("search", "tiny", "--workers", "6", "--trials", "1") == 6
+    assert capacity("resume", "--workers", "2", "--trials", "2") == 4, "the recipe's"
+    assert capacity("search", "tiny", "--workers", "5", "--trials", "3") == 5
+    assert capacity("resume", "--workers", "2", "--trials", "4", "--capacity", "3") == 3
+    assert capacity("search", "tiny", "--trials", "5") == 3, "it was asked for"
+
+
 def test_results_are_left_where_they_were(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by a `resume` from another folder; one that names another is remembered in its turn."""
     ok("search", "tiny", "--storage", tiny, "--trials", "2", "--out", "there")

@@ -109,6 +109,26 @@ def test_no_policy_is_left_where_none_is_better_than_no_policy(
     assert len(found["rows"]) == 6
 
 
+@pytest.mark.parametrize(("without", "better"), [(0.50, True), (0.52, False), (None, True)])
+def test_a_policy_is_compared_on_the_seeds_that_trained_without_one(
+    study: ad.Study, monkeypatch: pytest.MonkeyPatch, without: float | None, better: bool
+) -> None:
+    """Without a policy the last seed, on which all others do badly, diverges; or all do."""
+
+    def fit(self: Unlucky, regularizer: Policy | None, rate: float, seed: int, run: Run) -> Scores:
+        hard = seed == FIRST + 4
+        if regularizer is None and (without is None or hard):
+            raise FloatingPointError("train_loss is nan at step 7")
+        reward = 0.10 if hard else 0.51
+        reward = reward if regularizer is not None else without
+        return Scores(reward, {"validation_accuracy": reward})
+
+    monkeypatch.setattr(Unlucky, "fit", fit)
+    said = ok("confirm", "--top", "2", "--seeds", "5")
+    assert Path("out/tiny/confirm/policy.json").exists() == better
+    assert ("better than no policy at all, 0.5200, where that did not diverge" in said) == (not better)
+
+
 @pytest.mark.parametrize("all_of_them", [False, True])
 def test_no_policy_is_left_where_all_diverge(
     study: ad.Study, monkeypatch: pytest.MonkeyPatch, all_of_them: bool

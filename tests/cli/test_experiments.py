@@ -23,6 +23,7 @@ from autodropout.recipes import comparison
 from autodropout.recipes.digits import digits
 from autodropout.recipes.translation import iwslt14_de_en
 from autodropout.spaces import ConvSpace, Provenance, TransformerSpace
+from autodropout.spaces import load as load_policy
 from autodropout.training.run import Scores
 
 
@@ -181,6 +182,21 @@ def test_ablate_and_transfer() -> None:
     rows = json.loads(ok("transfer", "tiny", "--policy", "policy.json", "--json"))["rows"]
     assert [row["variant"] for row in rows] == ["none", "policy"]
     assert Path("out/tiny/transfer/policy.json").exists()
+
+
+def test_a_transferred_policy_has_the_rate_of_its_new_task() -> None:
+    was = Provenance(rate=0.35, score=0.75, study="digits", note="score: mean of 5 new seeds")
+    small_study.SPACE.sample(seed=3).model_copy(update={"provenance": was}).save("tuned.json")
+    for given, expected in (((), 0.2), (("--rate", "0.5"), 0.5)):
+        ok("transfer", "tiny", "--policy", "tuned.json", *given)
+        moved = "out/tiny/transfer/policy.json"
+        (row,) = json.loads(ok("train", "tiny", "--policy", moved, "--json"))["rows"]
+        assert row["rate"] == expected
+        found = load_policy(moved).provenance
+        assert (found.study, found.score) == ("digits", None), "it was reached on another task"
+        assert found.note == "transferred to tiny; before that: rate 0.35, score 0.75; score: mean of 5 new seeds"
+    ok("transfer", "tiny", "--policy", "policy.json")
+    assert load_policy(moved).provenance.rate == 0.2
 
 
 def test_a_transfer_that_cannot_begin_leaves_no_policy() -> None:

@@ -1,6 +1,5 @@
 """What is the controller's own: its record of an update, its report, what it refuses."""
 
-import itertools
 import math
 
 import pytest
@@ -92,26 +91,6 @@ def test_updates_do_not_depend_on_threads(settings: str) -> None:
 def test_the_paper_and_our_setting_are_saved_as_such() -> None:
     for settings in (PAPER, FAST):
         assert Controller.load(SPACE, 3, Controller(SPACE, 3, settings).save()).settings == settings
-
-
-def test_token_probabilities_are_marginals() -> None:
-    controller = Controller(SPACE, 0)
-    for start in range(0, 160, 16):
-        controller.update(trials(controller, range(start, start + 16)))
-    network = controller._network
-    choices = [len(token.values) for token in SPACE.tokens]
-    strings = torch.tensor(list(itertools.product(*map(range, choices))))
-    probabilities = network.log_prob(network(strings), strings).detach().double().exp()
-    before = controller.save()
-    found = controller.token_probabilities(samples=512)
-    assert controller.save() == before
-    assert [len(row) for row in found] == choices
-    for position, row in enumerate(found):
-        assert sum(row) == pytest.approx(1, abs=1e-5)
-        exact = [probabilities[strings[:, position] == value].sum().item() for value in range(choices[position])]
-        # an average of 512 numbers in [0, 1] is within 0.1 of its mean but for once in 14,000 (Hoeffding, two-sided)
-        assert row == pytest.approx(exact, abs=1e-5 if position == 0 else 0.1)
-    assert found[0][2] > 0.5, "it has learned the good value"
 
 
 def test_what_cannot_be_learned_from_is_refused_before_anything_changes() -> None:

@@ -178,7 +178,33 @@ def test_scaled_advantages_do_not_know_the_unit_of_the_reward() -> None:
     for batch in values:
         small, large = (b.advantages(f * batch, scaled=True) for b, f in zip(units, (1.0, 1000.0), strict=True))
         torch.testing.assert_close(small, large)
-    assert Baseline(0.8).advantages(torch.ones(3), scaled=True).tolist() == [0, 0, 0], "no deviation, no advantage"
+
+
+@pytest.mark.parametrize("trials", [1, 3, 12, 20])
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.7, 1 / 3, -5e9])
+def test_equal_values_are_no_advantage_however_their_mean_is_rounded(trials: int, value: float) -> None:
+    baseline = Baseline(0.5)
+    for _ in range(3):
+        advantages = baseline.advantages(torch.full((trials,), value, dtype=torch.float64), scaled=True)
+        assert advantages.tolist() == [0.0] * trials
+    values = torch.tensor([value, value + 1e-3 * abs(value) + 1e-6], dtype=torch.float64)
+    assert baseline.advantages(values, scaled=True).abs().max() > 1, "small differences are some"
+
+
+@pytest.mark.parametrize("settings", [PAPER, FAST])
+@pytest.mark.parametrize("value", [-1e160, -1e300, 1e40])
+def test_a_value_beyond_all_reason_leaves_a_learner_that_learns(settings: Settings, value: float) -> None:
+    learner = Learner(ControllerNetwork(CHOICES, seed=1), settings)
+    values = torch.tensor([0.5, value, 0.7, 0.9], dtype=torch.float64)
+    for _ in range(2):
+        record = learner.step(STRINGS[:4], torch.full((4,), -5.0).double(), values)
+        assert all(math.isfinite(number) for number in record.values())
+    before = nn.utils.parameters_to_vector(learner.network.parameters()).detach().clone()
+    learner.step(STRINGS[:4], torch.full((4,), -5.0).double(), REWARDS[:4])
+    after = nn.utils.parameters_to_vector(learner.network.parameters())
+    assert after.isfinite().all()
+    assert math.isfinite(learner.baseline.square)
+    assert not torch.equal(before, after)
 
 
 def test_the_best_are_imitated_each_once_in_one_order() -> None:

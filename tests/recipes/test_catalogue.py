@@ -56,6 +56,22 @@ def test_an_entry_is_complete(name: str) -> None:
         assert recipe.policy_from in recipes.RECIPES
 
 
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("cifar10", {"mixup", "cutmix", "cutmix_randaugment"}),
+        ("resnet50", {"cutmix_randaugment"}),
+        ("cifar10-4k", set()),
+        ("imagenet-10", set()),
+    ],
+)
+def test_figures_that_the_paper_took_from_others_are_marked(name: str, own: set[str]) -> None:
+    """In Table 2 those without a dagger; all of Table 1 are the authors' own."""
+    table_1 = {"none", "dropblock", "stochastic_depth"} if name in ("cifar10", "resnet50") else {"none"}
+    unmarked = {method for method in recipes.get(name).paper if not method.endswith(" (cited)")}
+    assert {method for method in unmarked if not method.startswith("policy")} == table_1 | own
+
+
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_every_training_says_which_dataset_it_reads(name: str) -> None:
     """By a name that `data get` takes, or nobody could fetch it; at the smoke size too."""

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from driver_tools import InlineEngine
 from engine_tools import by_seed, collect, task
 
 import autodropout as ad
-from autodropout.search import gpus
+from autodropout.search import engines, gpus
 from autodropout.search.gpus import visible_gpus
 from autodropout.search.local import LocalEngine
+from autodropout.search.records import trial_seed
+from autodropout.search.states import State
 from autodropout.study import crowd_of
 
 SPACE = ad.ConvSpace(groups=((8, 8),))
@@ -133,3 +136,33 @@ def test_a_worker_alone_sees_what_the_driver_sees(machine: Path) -> None:
         assert collect(running, 1)[0].value == 0.0
     finally:
         running.close()
+
+
+@dataclass(frozen=True)
+class Fragile:
+    """One trial of its crowd takes all with it; its scores tell how many were trained at once."""
+
+    worst: int
+
+    def __call__(self, policy: ad.Policy, seed: int) -> float:
+        return self.train_many([policy], [seed], [])[0]
+
+    def train_many(self, policies: list[ad.Policy], seeds: list[int], reports: list) -> list[float]:
+        if trial_seed(0, self.worst) in seeds:
+            raise MemoryError("no room for this one")
+        return [float(len(policies))] * len(policies)
+
+
+@pytest.mark.parametrize("job", [4, 12])
+def test_a_trial_that_ends_its_crowd_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: int) -> None:
+    monkeypatch.setattr(engines, "LocalEngine", InlineEngine)
+    study = ad.search(
+        SPACE, Fragile(worst=2), 24, minibatch=4, capacity=24, proposer="random", job=job, attempts=2,
+        storage=f"sqlite:///{tmp_path}/study.db",
+    )  # fmt: skip
+    assert [trial.number for trial in study.trials if trial.record.state is State.FAILED] == [2]
+    assert {trial.number: trial.record.attempts for trial in study.trials[:job]} == dict.fromkeys(range(job), 2)
+    values = [trial.value for trial in study.trials[:24]]
+    alone = [1.0] * job
+    alone[2] = None
+    assert values == alone + [float(job)] * (24 - job), "those that were never with it still go together"

@@ -63,6 +63,21 @@ def test_a_resumed_study_judges_as_before() -> None:
         assert halving(int(value * 100), 10, value) == resumed(int(value * 100), 10, value)
 
 
+def test_a_child_that_died_is_judged_again_and_counts_once() -> None:
+    halving, fresh = Halving(first=10, factor=3), Halving(first=10, factor=3)
+    assert not halving(7, 10, 0.05), "nobody has finished yet"
+    assert not halving(7, 30, 0.15)
+    halving.lost(7)
+    for judge in (halving, fresh):
+        finished(judge, (0.1, 0.5), (0.2, 0.6), (0.3, 0.7))
+    assert halving(7, 10, 0.05), "hopeless by now"
+    assert fresh(7, 10, 0.05)
+    halving.reward(7, ((10, 0.05),))
+    for number, value in enumerate((0.04, 0.31, 0.2, 0.25, 0.5)):
+        assert halving(number, 10, value) == fresh(number, 10, value)
+    assert [seen for seen in halving._rungs if seen] == fresh._rungs
+
+
 @pytest.mark.parametrize(("first", "factor", "message"), [(0, 3, "got 0"), (5, 1, "got 1")])
 def test_mistakes(first: int, factor: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):

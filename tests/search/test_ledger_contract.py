@@ -17,7 +17,7 @@ from autodropout.spaces import ConvSpace, TransformerSpace
 
 def test_a_study_is_read_as_it_was_created(ledger: Ledger) -> None:
     given = info(
-        "né: 'quoted' \N{SNOWMAN}", space=TransformerSpace(), seed=2**63 - 1, floor=-1e300,
+        "né: 'quoted' \N{SNOWMAN}", space=TransformerSpace(), seed=2**63 - 1, floor=-1e99,
         versions={"python": "3"}, attributes={"recipe": "digits", "list": [1, None, "\0"]},
     )  # fmt: skip
     with ledger.drive(given) as study:

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -167,6 +168,37 @@ def test_a_writer_that_never_ends_is_named_as_the_reason(path: Path, monkeypatch
                 study.propose(proposals(1))
             assert study.trials() == []
         assert len(study.propose(proposals(1))) == 1
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_who_changes_the_journal_waits_for_those_that_have_the_file_open(path: Path, journal: str) -> None:
+    """As two do that create a ledger at the same time."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute(f"PRAGMA journal_mode={'delete' if journal == 'wal' else 'wal'}")
+        other.execute("CREATE TABLE theirs (number)")
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM theirs").fetchall()
+        closer = threading.Timer(0.5, other.close)
+        closer.start()
+        with Ledger(f"sqlite:///{path}?journal={journal}") as ledger, ledger.drive(info()) as study:
+            assert study.trials() == []
+        closer.join()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == (journal,)
+
+
+def test_a_file_that_stays_open_elsewhere_is_the_reason_that_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    with on(path) as ledger, ledger.drive(info()):
+        with (
+            pytest.raises(StorageBusy, match="it is open elsewhere, so that its journal cannot become 'delete'"),
+            Ledger(f"sqlite:///{path}?journal=delete") as other,
+        ):
+            other.drive(info("other"))
+        with on(path) as other, other.drive(info("other")) as study:
+            assert study.trials() == []
 
 
 def test_a_damaged_file_is_reported_as_such(path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is the local engine's own, and its seats'; the contract of engines is in `test_engines`."""
 
 import os
+import queue
 import subprocess
 import sys
 import time
@@ -10,8 +11,9 @@ import pytest
 from engine_tools import PATIENCE, by_seed, collect, hang, run_all, spoil_gpu, submit, task, until
 
 from autodropout.search import seat as seats
+from autodropout.search.jobs import Answer
 from autodropout.search.local import LocalEngine
-from autodropout.search.seat import Seat, child_file
+from autodropout.search.seat import Seat, child_file, heard
 from autodropout.search.states import FailureKind
 
 
@@ -136,11 +138,22 @@ def test_all_workers_are_free_at_once() -> None:
         running.close()
 
 
-def test_workers_inherit_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_inherit_no_ledger_and_no_password_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTODROPOUT_STORAGE", "postgresql://me:secret@host/studies")
+    for name in ("PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE"):
+        monkeypatch.setenv(name, "secret")
     running = LocalEngine(by_seed({0: lambda: float("secret" in str(os.environ))}))
     try:
         running.submit([task(0)])
         assert collect(running, 1)[0].value == 0.0
     finally:
         running.close()
+
+
+def test_what_came_in_before_an_engine_broke_is_handed_over_first() -> None:
+    answers: queue.SimpleQueue[list[Answer] | BaseException] = queue.SimpleQueue()
+    for said in ([Answer(0, 1.0)], [Answer(1, 0.5)], OSError("too many open files")):
+        answers.put(said)
+    assert heard(answers, 1.0) == [[Answer(0, 1.0)], [Answer(1, 0.5)]]
+    with pytest.raises(OSError, match="too many open files"):
+        heard(answers, 1.0)

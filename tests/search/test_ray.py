@@ -182,6 +182,9 @@ def test_places() -> None:
     assert ray_start._places(node, 1.0, 1.0) == 2
     assert ray_start._places(node, 1.0, 0.25) == 8
     assert ray_start._places({"CPU": 8.0}, 1.0, 0.5) == 0
+    assert ray_start._places(node, 1.0, 0.6) == 2, "a share is of one GPU"
+    assert ray_start._places(node, 1.0, 2.0) == 1
+    assert ray_start._places({"CPU": 64.0, "GPU": 2.0}, 1.0, 0.1) == 20
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,20 @@ def test_a_mistake_in_a_report_is_no_divergence_even_if_the_child_catches_it() -
     assert "ConnectionError: the driver is gone" in broken.failure.message
 
 
+def test_an_exception_that_has_no_words_is_an_answer() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    def child(policy: Policy, seed: int) -> float:
+        raise Odd
+
+    (answer,) = run_job(child, [task(0)], None)
+    assert answer.failure.kind is FailureKind.USER_ERROR
+    assert answer.failure.message == "Odd: its text cannot be told, that raises RuntimeError"
+    assert "in child" in answer.failure.traceback
+
+
 def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     def child(policy: Policy, seed: int, report: Report) -> object:
         report(np.int64(3), np.float32(0.5))

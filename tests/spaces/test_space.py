@@ -115,8 +115,9 @@ def mask_of(pattern, shape, searched_at, seed):
 @given(conv_patterns, st.sampled_from((1, 1, 2, 5)), st.tuples(*[st.integers(1, 30)] * 4), st.integers(0, 2**63 - 1))
 @settings(max_examples=200, deadline=None)
 def test_strings_with_one_canonical_form_give_the_same_masks(pattern, repeat, sides, seed):
-    """On any map, also on one that the policy is moved to."""
+    """Also on a map that the policy is moved to, but from one so small that it had no pattern there."""
     searched_at, at = sides[:2], sides[2:]
+    at = searched_at if min(searched_at) < 5 else at
     space = ConvSpace(groups=(searched_at,))
     indices = pattern.model_copy(update={"repeat": repeat}).encode()
     plain = ConvPattern.decode(canonical(space, indices))
@@ -150,6 +151,16 @@ def test_tokens_said_to_have_an_effect_have_one():
     both = ConvSpace(groups=((40, 40), (20, 20)))
     assert canonical(both, (1, 4, 0, 1, 1, 1, 1, 1, 1, 4, 2, 1, 1, 1, 1, 1))[:2] == (1, 0)
     assert canonical(both, (1, 4, 0, 1, 1, 1, 1, 1, 1, 4, 2, 1, 1, 1, 1, 1))[8:10] == (1, 4), "each place for itself"
+
+
+def test_no_token_of_a_group_with_a_side_below_five_cells_has_an_effect():
+    for sides in ((4, 4), (9, 4), (1, 30)):
+        space = ConvSpace(groups=((16, 16), sides))
+        some, other = (3, 2, 1, 0, 0, 1, 1, 1), (2, 1, 0, 1, 1, 0, 2, 3)
+        assert canonical(space, some + other) == canonical(space, some + some) == some + (0,) * 8
+        assert canonical(space, some + some) != canonical(space, other + some)
+        assert space.decode((0,) * 8 + other).drops_nothing
+    assert effective(ConvSpace(groups=((5, 5),)), (3, 2, 1, 0, 0, 1, 1, 1)) == (True,) * 8
 
 
 def test_a_seed_is_a_fixed_policy():

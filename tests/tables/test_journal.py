@@ -181,6 +181,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         journal.add([Entry(trial(1, training="large"))])
     with pytest.raises(TableError, match="the training 'small' has another layers there"):
         journal.describe("small", TRAININGS["large"])
+    for config, differing in (({"layers": 1}, "corpus"), ({**TRAININGS["small"], "width": None}, "width")):
+        with pytest.raises(TableError, match=f"the training 'small' has another {differing} there"):
+            journal.describe("small", config)
     with pytest.raises(TableError, match="is of a transformer space: 3 sites"):
         Journal(path, TransformerSpace())
     assert len(Journal(path).entries) == 1, "nothing of it was kept"

@@ -1,5 +1,6 @@
 """Searches replayed on a made-up table: the surrogate finds what is there, simulated searches do what real ones do."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -126,6 +127,14 @@ def test_the_band_of_a_search() -> None:
 def test_tokens_without_effect_are_known() -> None:
     tokens = (0, 3, 1, 1, 2, 1, 0, 1, 0, 0, 0, 0)  # the first and the third place have no pattern
     assert active(SPACE, [tokens]).tolist() == [[True, False, False, False, *[True] * 4, True, *[False] * 3]]
+
+
+def test_a_seed_that_was_trained_twice_is_one_seed() -> None:
+    trials = made(40, seeds=2).trials(steps=STEPS)
+    again = [dataclasses.replace(trial, phase="again") for trial in trials]
+    once = Surrogate.fit(SPACE, trials).noise
+    assert Surrogate.fit(SPACE, trials + again).noise == once
+    assert once == pytest.approx(NOISE, rel=0.3)
 
 
 def test_the_surrogate_finds_what_is_there(surrogate: Surrogate) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow
@@ -104,6 +105,13 @@ def test_scores_are_those_of_all_that_do_the_same() -> None:
         assert set(table.scores(SPACE.decode(tokens), steps=STEPS, rate=0.1)) == {0, 5}
 
 
+def test_a_trial_stopped_early_came_to_no_score() -> None:
+    stopped = trial(1, tokens=trial(0).tokens, seed=5, stopped=True)
+    table = Table("some", SPACE, TRAININGS, [Entry(trial(0)), Entry(stopped)])
+    assert table.scores(SPACE.sample(0), steps=STEPS, rate=0.1) == {0: trial(0).value}
+    assert stopped in table.trials(steps=STEPS), "with what it was credited with"
+
+
 def test_a_seed_with_several_scores_needs_a_phase_or_a_method() -> None:
     again = dataclasses.replace(trial(0), phase="again", value=0.5)
     table = Table("some", SPACE, TRAININGS, [Entry(trial(0)), Entry(again)])
@@ -173,6 +181,17 @@ def test_a_damaged_file_is_refused(file: Path, tmp_path: Path) -> None:
         damaged.write_bytes(content[:length])
         with pytest.raises(TableError, match=r"damaged\.parquet is damaged, or not a Parquet file"):
             ad.table(damaged)
+
+
+def test_a_flipped_bit_is_a_table_error_or_none(tmp_path: Path) -> None:
+    """What reads Parquet raises much, by the byte: of the text of a head, of the names and types of columns."""
+    one = Table("é", SPACE, TRAININGS, [Entry(trial(0, phase="é")), Entry(trial(1))])
+    one.save(tmp_path / "one.parquet")
+    content = (tmp_path / "one.parquet").read_bytes()
+    for place in range(4, len(content), 3):
+        damaged = content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+        with suppress(TableError):
+            assert Table.unpacked(damaged, "damaged")._entries == one._entries
 
 
 def rewrite(source: Path, target: Path, head: dict[str, object], **columns: object) -> None:

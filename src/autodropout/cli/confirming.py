@@ -98,7 +98,8 @@ def confirm(
         print_json(nothing) if as_json else typer.echo(table(rows))
         raise FloatingPointError(f"each of the {len(trials)} policies diverged with one of the new seeds or more")
     best = max(steady, key=lambda name: means[name].mean)
-    better = not means[best].mean <= means["none"].mean  # also where no policy at all diverged, and has no mean
+    # On the seeds that both were trained with to their end; nan where without a policy all diverged.
+    better = not means[best].difference <= 0
     if better:
         _confirmed(trials[best], means[best], len(steady), at).save(path)
     if as_json:
@@ -112,7 +113,7 @@ def confirm(
     if better:
         typer.echo(f"  policy  {path}")
     else:
-        without = f"{means['none'].mean:.4f}"
+        without = f"{means['none'].mean:.4f}" + (", where that did not diverge" if means["none"].diverged else "")
         typer.echo(f"with new seeds none of them is better than no policy at all, {without}: no policy is written")
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from autodropout.recipes import Recipe
     from autodropout.recipes.comparison import Variant
     from autodropout.recipes.recipe import Training
+    from autodropout.spaces import Policy
     from autodropout.training.run import Regularizer
 
 
@@ -175,7 +176,7 @@ def transfer(
     """Use a policy on another task than it was found on.
 
     It is trained beside no policy at all. A ConvNet policy's sizes and strides grow with the maps; a Transformer policy
-    counts tokens and stays as it is. The scaled policy is left in the folder.
+    counts tokens and stays as it is. The scaled policy is left in the folder, with the rate it was trained at.
 
     \b
     Example:
@@ -191,11 +192,25 @@ def transfer(
     if rate is None and own not in (None, found.rate):
         known = f"rate {found.rate:g} is the recipe's; the policy was found at {own:g}"
         typer.echo(f"{known}: --rate {own:g} to keep that", err=True)
-    variants = [_variant("none", None, 0.0), _variant("policy", moved, found.rate if rate is None else rate)]
+    at = found.rate if rate is None else rate
+    variants = [_variant("none", None, 0.0), _variant("policy", moved, at)]
     place.run(training)  # raises where nothing can be trained: then an earlier transfer's policy stays
     place.out.mkdir(parents=True, exist_ok=True)
-    moved.save(place.out / "policy.json")
+    _moved_to(recipe, moved, at).save(place.out / "policy.json")
     train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
+
+
+def _moved_to(recipe: str, policy: "Policy", rate: float) -> "Policy":
+    """The policy with the rate that it has on this task; its score was another's."""
+    from autodropout.spaces import Provenance
+
+    known = {} if policy.provenance is None else policy.provenance.model_dump(exclude_none=True)
+    was = [f"{what} {known[what]:g}" for what in ("rate", "score") if what in known]
+    note = "; ".join([f"transferred to {recipe}", *([f"before that: {', '.join(was)}"] if was else [])])
+    if "note" in known:
+        note += f"; {known['note']}"
+    provenance = Provenance.model_validate(known | {"rate": rate, "score": None, "note": note})
+    return policy.model_copy(update={"provenance": provenance})
 
 
 def _recipe(name: str, smoke: bool) -> "Recipe":

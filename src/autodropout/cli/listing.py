@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 FIGURES = (
     "The paper's figures are percent of accuracy (on ImageNet top-1 / top-5), perplexity (validation / test) or BLEU; "
-    "those that it cites are others'."
+    "those marked (cited) it took from others' papers."
 )
 
 

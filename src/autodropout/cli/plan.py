@@ -13,7 +13,16 @@ from autodropout.search.records import StudyInfo
 PER_CHILD = ("cpus_per_child", "gpus_per_child")
 """What a child takes of a cluster's nodes: said to one engine, and no other's business."""
 
+FIXED = ("proposer", "seed", "capacity", "minibatch", "floor")
+"""What the ledger keeps of a study; of these only the capacity may change."""
+
 RESUME = "run the program that began it once more, the same call to ad.search resumes it"
+
+
+def settings_of(info: StudyInfo) -> dict[str, Any]:
+    """What is fixed of a study, and its capacity as it was asked for: the last run may have raised that for its
+    workers, and the next one may have fewer."""
+    return {what: getattr(info, what) for what in FIXED} | {"capacity": info.attributes.get("capacity", info.capacity)}
 
 
 @dataclass(frozen=True, slots=True)

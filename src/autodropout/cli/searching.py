@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from autodropout.cli.studies import Opened
     from autodropout.recipes import Recipe
 
-FIXED = ("proposer", "seed", "capacity", "minibatch", "floor")
-"""What the ledger keeps of a study; of these only the capacity may change."""
-
 
 def search(
     recipe: RecipeName,
@@ -85,7 +82,7 @@ def search(
       RAY_ADDRESS=head:6379 autodropout search digits --engine ray --capacity 64
     """
     from autodropout import recipes
-    from autodropout.cli.plan import Plan
+    from autodropout.cli.plan import FIXED, Plan, settings_of
     from autodropout.cli.studies import existing
     from autodropout.search.records import check_name
 
@@ -97,7 +94,7 @@ def search(
         settings = {"proposer": "controller", "seed": 0} | {what: getattr(chosen, what) for what in FIXED[2:]}
     else:
         plan = Plan.of_study(begun.info)
-        settings = {what: getattr(begun.info, what) for what in FIXED}
+        settings = settings_of(begun.info)
         if plan.recipe != recipe:
             raise ValueError(f"study {name!r} is of the recipe {plan.recipe!r}, not {recipe!r}: give another --name")
     plan = plan.changed(
@@ -143,7 +140,7 @@ def resume(
       autodropout resume
       autodropout resume long --trials 1024
     """
-    from autodropout.cli.plan import Plan
+    from autodropout.cli.plan import Plan, settings_of
     from autodropout.cli.studies import opened
 
     with opened(study, storage) as found:
@@ -158,7 +155,7 @@ def resume(
         "out": out and str(out.absolute()),
         "data": data and str(data.absolute()),
     }
-    settings = {what: getattr(info, what) for what in FIXED} | ({"capacity": capacity} if capacity else {})
+    settings = settings_of(info) | ({"capacity": capacity} if capacity else {})
     _search(Plan.of_study(info).changed(changes), url, info.name, settings, as_json)
 
 

@@ -41,7 +41,7 @@ class Controller:
 
     def propose(self, numbers: Sequence[int]) -> list[Proposal]:
         """One proposal for each number; which numbers are asked for together makes no difference, not in a bit."""
-        tokens, log_probs = self._sampled("controller", numbers)
+        tokens, log_probs = self._sampled(numbers)
         strings, values = tokens.tolist(), log_probs.tolist()
         return [Proposal(tuple(string), value, self.version) for string, value in zip(strings, values, strict=True)]
 
@@ -64,16 +64,6 @@ class Controller:
         record["mean_value"] = values.mean().item()
         self.version += 1
         return record
-
-    def token_probabilities(self, samples: int = 256) -> list[list[float]]:
-        """How likely each value is at each position: conditional probabilities averaged over sampled strings.
-
-        Exact at the first position. Depends on seed and weights alone.
-        """
-        tokens, _ = self._sampled("controller probabilities", range(samples))
-        with _one_thread(), torch.no_grad():
-            average = self._network(tokens).exp().mean(0)  # (T, values)
-        return [row[:count] for row, count in zip(average.tolist(), self._network.choices, strict=True)]
 
     def save(self) -> bytes:
         learner = self._learner
@@ -116,7 +106,7 @@ class Controller:
                 tensors[f"adam.square.{name}"] = adam["exp_avg_sq"]
         return tensors
 
-    def _sampled(self, purpose: str, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _sampled(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Strings (N, T) and log-probabilities (N,) for the numbers, each from row `number % ROWS` of a block."""
         positions = len(self._network.choices)
         tokens = torch.empty(len(numbers), positions, dtype=torch.int64, device="cpu")
@@ -125,7 +115,7 @@ class Controller:
             for block in _blocks(numbers):
                 draws = torch.zeros(ROWS, positions, dtype=torch.float64, device="cpu")
                 for row, place in block.items():
-                    draw = uniforms(purpose, self._seed, numbers[place], positions)
+                    draw = uniforms("controller", self._seed, numbers[place], positions)
                     draws[row] = torch.tensor(draw, dtype=torch.float64, device="cpu")
                 block_tokens, block_log_probs = self._network.sample(draws)
                 rows, places = list(block), list(block.values())

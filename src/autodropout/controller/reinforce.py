@@ -10,7 +10,7 @@ with a moving-average baseline and an entropy term, by Adam. `PAPER` is exactly 
 What the paper leaves open, and what both settings do:
 1. The baseline starts at the first minibatch's mean; afterwards a minibatch is judged by the baseline of those before.
 2. The entropy of a string is the sum of its tokens' entropies, given the tokens before each.
-3. The ratio of probabilities is clipped where it would explode.
+3. The ratio of probabilities is clipped where it would explode, and so are values.
 
 How `FAST` departs from the paper, for studies of a few hundred trials (`benchmarks/landscape.py` compares the two, and
 forms of weights at several learning rates; with 4,096 trials and none late, the paper's finds better policies):
@@ -30,6 +30,12 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.controller.transformer import ControllerNetwork
+
+GREATEST_VALUE = 1e15
+"""Beyond it values count as this: the optimizer squares gradients, in float32."""
+
+ROUNDING = 1e-12
+"""Values that differ by less, relative to themselves, are the same: what is left of them is the rounding of a mean."""
 
 
 class Weighting(Enum):
@@ -118,15 +124,19 @@ class Baseline:
 
     def advantages(self, values: Tensor, scaled: bool) -> Tensor:
         """Values less the baseline, (M,), over their running deviation if asked, this minibatch included in that."""
+        values = values.clamp(-GREATEST_VALUE, GREATEST_VALUE)
         batch_mean = values.mean().item()
         mean = batch_mean if self.mean is None else self.mean
         advantages = values - mean
         batch_square = advantages.square().mean().item()
         self.mean = self._moved(mean, batch_mean)
         self.square = self._moved(batch_square if self.square is None else self.square, batch_square)
-        if scaled and self.square > 0:
-            advantages = advantages / math.sqrt(self.square)
-        return advantages
+        if not scaled:
+            return advantages
+        deviation = math.sqrt(self.square)
+        if deviation <= ROUNDING * values.abs().max().item():
+            return torch.zeros_like(advantages)
+        return advantages / deviation
 
     def _moved(self, average: float, value: float) -> float:
         return self.momentum * average + (1 - self.momentum) * value

@@ -80,7 +80,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         "ended a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
     states = in_words({state: history.count(state) for state in State}, driven=owner is not None)
-    others = {name: value for name, value in info.attributes.items() if value not in (None, False) and name != "trials"}
+    shown = {name: value for name, value in info.attributes.items() if name not in ("trials", "capacity")}
     facts = (
         ("space", info.space.describe()),
         ("proposer", info.proposer),
@@ -91,7 +91,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         ("driven by", "nobody at the moment" if owner is None else str(owner)),
         ("created", "-" if info.created is None else f"{info.created:%Y-%m-%d %H:%M} UTC"),
         ("ledger", "" if address is None else str(address)),
-        ("attributes", ", ".join(f"{name}: {value}" for name, value in others.items())),
+        ("attributes", ", ".join(f"{name}: {value}" for name, value in shown.items() if value not in (None, False))),
     )
     cards = "".join(f"<div><b>{escape(text)}</b><span>{escape(what)}</span></div>" for what, text in numbers.items())
     rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in facts if text)

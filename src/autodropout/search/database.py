@@ -9,6 +9,7 @@ sides, so that the server gives a vanished driver's lock back after about a minu
 import importlib.util
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ from autodropout.search.url import Address
 BUSY_SECONDS = 60.0
 """How long SQLite waits for another process's write transaction."""
 
+RETRY_SECONDS = 0.02
+"""Between two attempts at what SQLite itself does not wait for."""
+
 KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 LOG_PAGES = 4000
@@ -40,7 +44,7 @@ def write_engine(address: Address) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: object) -> None:
-        (mode,) = connection.execute(f"PRAGMA journal_mode={address.journal}").fetchone()
+        mode = _set_journal(connection, address)
         if mode != address.journal:
             raise errors.BadAddress(f"{address}: the file system allows no write-ahead log; add ?journal=delete")
         # Without the log, a commit is the removal of a file: EXTRA flushes the folder too.
@@ -96,6 +100,25 @@ def _sqlite(uri: str, begin: str, pool: type[NullPool | QueuePool]) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _set_journal(connection: sqlite3.Connection, address: Address) -> str:
+    """Set how SQLite keeps its journal, and return what it is then. To change it, SQLite must have the file alone for a
+    moment, and does not wait until others, who may be creating the same ledger, are done."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            (mode,) = connection.execute(f"PRAGMA journal_mode={address.journal}").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # without what kind of busy
+                raise
+            if time.monotonic() > until:
+                raise errors.StorageBusy(
+                    f"{address}: {error}: it is open elsewhere, so that its journal cannot become {address.journal!r}. "
+                    "Close it there, this process's own studies among them, or leave the journal as it is"
+                ) from None
+        time.sleep(RETRY_SECONDS)
 
 
 def _postgresql(address: Address, **options: Any) -> Engine:

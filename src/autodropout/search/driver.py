@@ -11,22 +11,23 @@ before anybody acts on it: a trial is RUNNING before it is submitted, an answer 
 an update is stored with the proposer it made. So the process can be killed at any instant and resumed.
 
 Departures from the paper:
-1. A trial whose worker dies is tried again with the same tokens and seed, a bounded number of times, then FAILED; it
-   teaches nothing. A child that diverges is scored with the study's floor, so that the controller learns to avoid it.
+1. A trial whose worker dies is tried again with the same tokens and seed, alone in its job, a bounded number of times,
+   then FAILED; it teaches nothing. A child that diverges is scored with the study's floor, so that the controller
+   learns to avoid it (`outcomes`).
 2. Near the end no more is proposed, and no more is started, than is still to be scored.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 from autodropout.search.errors import ChildError, LedgerError
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Answer, Engine, Task
+from autodropout.search.outcomes import Outcomes
 from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import Failure, Outcome, Trial
 from autodropout.search.states import SCORED, FailureKind, State
@@ -93,6 +94,7 @@ class Driver:
         self._study, self._proposer, self._engine = study, proposer, engine
         self._trials, self._attempts, self._backoff, self._job = trials, attempts, backoff, job
         self._policy, self._halving, self._watch, self._clock = tokens_to_policy, halving, watch, clock
+        self._outcomes = Outcomes(study.info, halving)
         self._waiting: deque[Trial] = deque()
         self._later: dict[int, tuple[float, Trial]] = {}  # trials to be tried again, and when
         self._running: dict[int, Trial] = {}
@@ -183,17 +185,38 @@ class Driver:
         now = self._clock()
         for number in [number for number, (since, _) in self._later.items() if since <= now]:
             self._waiting.append(self._later.pop(number)[1])
-        wanted = min(
-            self._trials - self._scored - len(self._running), len(self._waiting), self._engine.free() * self._job
-        )
-        if wanted <= 0 or self._stopping:
+        jobs = [] if self._stopping else self._jobs()
+        if not jobs:
             return
-        started = [self._waiting.popleft() for _ in range(wanted)]
+        started = list(chain.from_iterable(jobs))
         self._study.start([trial.number for trial in started])
-        started = [replace(trial, attempts=trial.attempts + 1) for trial in started]
-        self._running.update((trial.number, trial) for trial in started)
-        for job in (started[first : first + self._job] for first in range(0, wanted, self._job)):
+        self._running.update((trial.number, replace(trial, attempts=trial.attempts + 1)) for trial in started)
+        for job in jobs:
             self._engine.submit([Task(trial.number, self._policy(trial.tokens), trial.seed) for trial in job])
+
+    def _jobs(self) -> list[list[Trial]]:
+        """Take of those that wait, in their order, what the engine can take now, and no more than is to be scored."""
+        slots, wanted = self._engine.free(), self._trials - self._scored - len(self._running)
+        jobs: list[list[Trial]] = []
+        crowd: list[Trial] | None = None  # the job that others may still join
+        left: list[Trial] = []
+        while self._waiting and wanted > 0:
+            joinable = crowd is not None and len(crowd) < self._job
+            if len(jobs) >= slots and not joinable:
+                break
+            trial = self._waiting.popleft()
+            alone = _has_failed(trial)
+            if crowd is not None and joinable and not alone:
+                crowd.append(trial)
+            elif len(jobs) < slots:
+                jobs.append([trial])
+                crowd = crowd if alone else jobs[-1]
+            else:
+                left.append(trial)
+                continue
+            wanted -= 1
+        self._waiting.extendleft(reversed(left))
+        return jobs
 
     def _patience(self) -> float:
         """How long to wait for answers: until the next trial may be tried again, and a second at most."""
@@ -203,14 +226,15 @@ class Driver:
     def _settle(self, answers: Sequence[Answer]) -> None:
         """Record what became of trials; answers that come twice or too late change nothing."""
         taken = [(self._running.pop(answer.number), answer) for answer in answers if answer.number in self._running]
+        taken.sort(key=lambda pair: pair[0].number)  # a driver that resumes learns of them in this order
         outcomes: list[tuple[Trial, Outcome]] = []
         broken: dict[Failure, list[Trial]] = {}  # a machine's end is one reason for many
         for trial, answer in taken:
-            outcome = self._outcome(answer)
-            if outcome is not None:
+            outcome = self._outcomes.of(answer)
+            if isinstance(outcome, Outcome):
                 outcomes.append((trial, outcome))
             else:
-                broken.setdefault(_failure(answer), []).append(trial)
+                broken.setdefault(outcome, []).append(trial)
         with self._study.transaction():
             self._study.record([outcome for _, outcome in outcomes])
             for trial, outcome in outcomes:
@@ -219,21 +243,6 @@ class Driver:
         for error in errors:  # raised here, so that what came in with it is kept
             if error is not None:
                 raise error
-
-    def _outcome(self, answer: Answer) -> Outcome | None:
-        """The score of a trial, its own or one given to it; None when it has to be tried again."""
-        number, curve = answer.number, answer.curve
-        if answer.stopped:
-            assert self._halving is not None, "only a judge stops a child"
-            return Outcome(number, State.STOPPED, self._halving.reward(number, curve), curve)
-        if answer.value is not None and math.isfinite(answer.value):
-            if self._halving is not None:
-                self._halving.finished(number, curve, answer.value)
-            return Outcome(number, State.FINISHED, answer.value + 0.0, curve)  # no -0.0: a ledger has one zero
-        failure = _failure(answer)
-        if failure.kind is FailureKind.DIVERGED:
-            return Outcome(number, State.FINISHED, self._study.info.floor, curve, failure)
-        return None
 
     def _score(self, trial: Trial, outcome: Outcome) -> None:
         assert outcome.value is not None
@@ -257,7 +266,7 @@ class Driver:
         for trial in trials:
             if trial.number in again:
                 pause = min(self._backoff * 2 ** (trial.attempts - 1), LONGEST_PAUSE)
-                self._later[trial.number] = (self._clock() + pause, trial)
+                self._later[trial.number] = (self._clock() + pause, replace(trial, failure=failure))
         self._retried += len(again)
         self._failed += len(failed)
         self._in_a_row += len(failed)
@@ -284,11 +293,10 @@ class Driver:
             self._study.release(self._study.columns(["number"], states=[State.RUNNING])["number"])
 
 
-def _failure(answer: Answer) -> Failure:
-    """Why there is no score. Workers see that a score is not finite, but this is the last gate before a ledger."""
-    if answer.failure is None:
-        return Failure(FailureKind.DIVERGED, f"the child's score is {answer.value}")
-    return answer.failure
+def _has_failed(trial: Trial) -> bool:
+    """Whether a trial waits for another attempt: it goes alone, as it may be what ended all that were in its job, and
+    those shall not fail with it again. That its driver ended was no fault of theirs."""
+    return trial.attempts > 0 and trial.failure is not None and trial.failure.kind is not FailureKind.INTERRUPTED
 
 
 def _error(what: str, failure: Failure) -> ChildError:

@@ -46,7 +46,7 @@ class StorageFull(StorageError):
 
 
 class StorageBusy(StorageError):
-    """Another process held the database's write lock for too long."""
+    """Somebody else held a lock on the database for too long."""
 
 
 class StorageDamaged(StorageError):

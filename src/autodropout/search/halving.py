@@ -10,7 +10,7 @@ nobody is stopped before `factor` children have finished, and a stopped child is
 """
 
 import threading
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 
 from autodropout.search.records import Curve
 
@@ -27,7 +27,7 @@ class Halving:
         self.factor = factor
         self._lock = threading.Lock()
         self._rungs: list[list[float]] = []  # for each rung the values seen there, sorted
-        self._reached: dict[int, int] = {}  # running trials: how many rungs they have passed
+        self._reached: dict[int, dict[int, float]] = {}  # running trials: their values at the rungs so far
         self._gains: list[list[float]] = []  # for each rung, final score minus the value there, sorted
         self._finals: list[float] = []  # sorted
 
@@ -35,9 +35,9 @@ class Halving:
         """Whether the trial should stop, having reported `value` at `step`."""
         with self._lock:
             rung = self._rung(step)
-            if rung is None or rung < self._reached.get(number, 0):
+            if rung is None or rung <= max(self._reached.get(number, ()), default=-1):
                 return False
-            self._reached[number] = rung + 1
+            self._reached.setdefault(number, {})[rung] = value
             seen = self._at(self._rungs, rung)
             better = len(seen) - bisect_right(seen, value)
             insort(seen, value)
@@ -50,6 +50,14 @@ class Halving:
             insort(self._finals, value)
             for rung, there in self._values(curve).items():
                 insort(self._at(self._gains, rung), value - there)
+
+    def lost(self, number: int) -> None:
+        """A child died. What it reported is forgotten, as it is when a study is resumed: when it is tried again it is
+        judged at each rung as if for the first time."""
+        with self._lock:
+            for rung, value in self._reached.pop(number, {}).items():
+                seen = self._rungs[rung]
+                del seen[bisect_left(seen, value)]
 
     def resumed(self, curve: Curve, value: float | None) -> None:
         """A trial of an earlier run of the study; `value` is None when it was stopped, or diverged."""

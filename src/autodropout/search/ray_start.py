@@ -83,10 +83,11 @@ class Connection:
 
 
 def _places(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
-    shares = [resources.get("CPU", 0.0) / cpus]
-    if gpus:
-        shares.append(resources.get("GPU", 0.0) / gpus)
-    return int(min(shares) + 1e-6)
+    places = int(resources.get("CPU", 0.0) / cpus + 1e-6)
+    if not gpus:
+        return places
+    there = int(resources.get("GPU", 0.0))
+    return min(places, there * int(1 / gpus + 1e-6) if gpus < 1 else int(there / gpus))  # a share is of one GPU
 
 
 def _init(address: str, object_store: int | None) -> None:

@@ -21,6 +21,9 @@ Curve = tuple[tuple[int, float], ...]
 MAX_NAME = 200
 MAX_SEED = 2**63 - 1
 
+GREATEST_SCORE = 1e100
+"""A child whose score lies beyond it, on either side of 0, has diverged: who learns from scores squares them."""
+
 
 def check_name(name: str) -> None:
     """Raise ValueError where a study cannot be called so."""
@@ -55,6 +58,8 @@ class StudyInfo:
                 raise ValueError(f"{what} must be a positive integer, got {number!r}")
         if not isinstance(self.floor, int | float) or not math.isfinite(self.floor):
             raise ValueError(f"the floor must be a finite number, got {self.floor!r}")
+        if self.created is None and abs(self.floor) > GREATEST_SCORE:  # a ledger may have one from before
+            raise ValueError(f"the floor must lie in -{GREATEST_SCORE:g}..{GREATEST_SCORE:g}, got {self.floor!r}")
         try:
             json.dumps(dict(self.attributes), allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -34,8 +34,8 @@ END_SECONDS = 10.0
 TICK_SECONDS = 0.25
 """How often deadlines are looked at; and deaths, which a socket does not tell while a fork of the worker holds it."""
 
-SECRETS = ("AUTODROPOUT_STORAGE",)
-"""Variables that workers do not inherit: a ledger's URL may hold a password."""
+SECRETS = ("AUTODROPOUT_STORAGE", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
+"""Variables that workers do not inherit: they hold a ledger's password, or say where one is."""
 
 STREAMS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 """So many streams of a worker run at the same time on a GPU, where CUDA's own 8 would let children of a crowd wait."""
@@ -207,13 +207,16 @@ def failed(job: Sequence[Task], failure: Failure) -> list[Answer]:
 
 
 def heard(answers: "queue.SimpleQueue[list[Answer] | BaseException]", timeout: float) -> list[list[Answer]]:
-    """The answers to each job that an engine's thread has passed on; raises what has ended that thread."""
+    """The answers to each job that an engine's thread has passed on; raises what has ended that thread, after them."""
     found: list[list[Answer]] = []
     with suppress(queue.Empty):
         said = answers.get(timeout=timeout)
         while True:
             if isinstance(said, BaseException):
-                raise said
+                if not found:
+                    raise said
+                answers.put(said)  # for the next call: what came before is to be recorded
+                return found
             found.append(said)
             said = answers.get_nowait()
     return found

@@ -136,8 +136,11 @@ def failure_of(error: BaseException) -> Failure:
         kind = FailureKind.DIVERGED
     elif isinstance(error, MemoryError) or _is_cuda_memory(error):
         kind = FailureKind.OUT_OF_MEMORY
-    text = "".join(traceback.format_exception(error))
-    return Failure(kind, f"{type(error).__name__}: {error}", text)
+    try:
+        said = str(error)
+    except Exception as another:  # noqa: BLE001  of a user's class
+        said = f"its text cannot be told, that raises {type(another).__name__}"
+    return Failure(kind, f"{type(error).__name__}: {said}", "".join(traceback.format_exception(error)))
 
 
 def _is_cuda_memory(error: BaseException) -> bool:

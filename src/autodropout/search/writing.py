@@ -27,11 +27,16 @@ from autodropout.search.states import TRANSITIONS, FailureKind, State
 KEPT_EVERY = 64
 """Beside the last two, each checkpoint whose version is a multiple of this is kept."""
 
+TICK = 2e-6
+"""Seconds between two outcomes at least, so that they differ as `datetime` too, which counts in millionths."""
+
 INTERRUPTED = Failure(FailureKind.INTERRUPTED, "its driver ended while it ran")
 
 
 class Writer(Owned):
     """A study as its driver has it: every way from one state of a trial to another."""
+
+    _latest: float | None = None  # when the last outcome was recorded; None: not looked up yet
 
     def propose(self, proposals: Sequence[Proposal]) -> list[Trial]:
         """Enter new trials, WAITING, numbered on from the last."""
@@ -79,7 +84,7 @@ class Writer(Owned):
                     raise StateError(f"trial {number} was never started: it can have no outcome")
             running = {number for number, (state, _) in found.items() if state is State.RUNNING}
             counted = [self._first(running, outcome.number) for outcome in outcomes]
-            now = time.time()
+            now = self._after_all_others(time.time())
             rows = [
                 {"study_": self._study, "number_": outcome.number, **outcome_values(outcome, now)}
                 for outcome, counts in zip(outcomes, counted, strict=True)
@@ -170,6 +175,15 @@ class Writer(Owned):
             if target not in TRANSITIONS[state]:
                 raise StateError(f"trial {number} is {state.name} and cannot become {target.name}")
         return found
+
+    def _after_all_others(self, now: float) -> float:
+        """Now, or later where the clock was set back: a driver that resumes learns from outcomes in their order."""
+        if self._latest is None:
+            table = schema.trial.c
+            query = select(func.max(table.finished)).where(table.study == self._study)
+            self._latest = self._connection.execute(query).scalar() or 0.0
+        self._latest = max(now, self._latest + TICK)
+        return self._latest
 
     @staticmethod
     def _first(running: set[int], number: int) -> bool:

@@ -183,18 +183,22 @@ def space_from_dict(data: Mapping[str, Any]) -> ConvSpace | TransformerSpace:
 
 
 def effective(space: Space, indices: Sequence[int]) -> tuple[bool, ...]:
-    """Whether each token has an effect, whatever the tensors' shapes.
+    """Whether each token has an effect on the space's own maps, or on sequences of any length.
 
-    Those of a place without a pattern have none, but for its size. Where a ConvNet's rectangle is not repeated there is
-    no gap, and its stride has none.
+    Those of a place without a pattern have none, but for its size; those of a ConvNet's group with a side below 5 cells
+    have none at all, because a rectangle of any size is empty there (moved to larger maps, they would). Where a
+    rectangle is not repeated there is no gap, and its stride has none.
     """
     tokens = space.tokens
     names = [token.name.rpartition(".")[::2] for token in tokens]  # (place, name)
     chosen = {name: token.values[index] for name, token, index in zip(names, tokens, indices, strict=True)}
 
+    maps = space.groups if isinstance(space, ConvSpace) else ()
+    small = {f"group{number}" for number, sides in enumerate(maps, start=1) if min(sides) < 5}
+
     def acts(place: str, name: str) -> bool:
-        if name == "size":
-            return True
+        if name == "size" or place in small:
+            return place not in small
         return chosen[place, "size"] != 0 and (name != "stride" or chosen.get((place, "repeat")) != 1)
 
     return tuple(acts(place, name) for place, name in names)

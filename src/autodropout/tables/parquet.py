@@ -67,9 +67,15 @@ def unpack(content: bytes, source: str) -> Contents:
     """
     pyarrow = _pyarrow()
     try:
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
-    except (pyarrow.ArrowException, OSError) as error:  # what it raises depends on the byte that is wrong
-        raise TableError(f"{source} is damaged, or not a Parquet file: {str(error).splitlines()[0]}") from None
+        return _decoded(pyarrow.parquet.read_table(pyarrow.BufferReader(content)), source)
+    except TableError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:  # by the byte that is wrong
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TableError(f"{source} is damaged, or not a Parquet file: {why}") from None
+
+
+def _decoded(table: Any, source: str) -> Contents:
     head = _head(table.schema.metadata or {}, source)
     if missing := [name for name in KINDS if name not in table.column_names]:
         raise TableError(f"{source} is damaged: it has no column {', '.join(missing)}")

@@ -137,13 +137,15 @@ class Table:
     ) -> dict[int, float]:
         """What a policy, or one that does the same, came to on validation data, by seed; empty where none was tried.
 
+        Not the trials that were stopped early: what their study credited them with is not what they came to.
+
         Raises:
             TableError: a seed has several scores, of trainings that a phase or a method tells apart: name one.
         """
         does = canonical(self.space, self.space.encode(policy))
         by_seed: dict[int, list[TableTrial]] = {}
         for trial in self.trials(steps=steps, training=training, phase=phase, method=method, rate=rate):
-            if trial.value is not None and canonical(self.space, trial.tokens) == does:
+            if trial.value is not None and not trial.stopped and canonical(self.space, trial.tokens) == does:
                 by_seed.setdefault(trial.seed, []).append(trial)
         return {seed: self._one_value(seed, trials) for seed, trials in by_seed.items()}
 

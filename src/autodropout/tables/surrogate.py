@@ -55,7 +55,8 @@ class Surrogate:
         Args:
             space: what the tokens are of.
             trials: the rows, as `Table.trials` gives them.
-            noise: the deviation between seeds; taken from policies with several seeds when left out.
+            noise: the deviation between seeds; taken from policies with several seeds when left out. One that was
+                trained twice with a seed says nothing of that: the first score counts.
             seed: of the folds and the regressions.
         """
         kept = [trial for trial in trials if trial.value is not None and not trial.stopped]
@@ -66,11 +67,11 @@ class Surrogate:
         if len(number_of) < 2 * FOLDS:
             raise TableError(f"a surrogate needs {2 * FOLDS} policies or more, got {len(number_of)}")
         if noise is None:
-            seeds: dict[tuple[tuple[int, ...], float], list[float]] = {}
+            seeds: dict[tuple[tuple[int, ...], float], dict[int, float]] = {}
             for policy, trial in zip(policies, kept, strict=True):
                 assert trial.value is not None, "those without are left out"
-                seeds.setdefault((policy, trial.rate), []).append(trial.value)
-            noise = seed_spread(seeds.values()).deviation
+                seeds.setdefault((policy, trial.rate), {}).setdefault(trial.seed, trial.value)
+            noise = seed_spread([list(values.values()) for values in seeds.values()]).deviation
         features = _features(space, [t.tokens for t in kept], np.array([t.rate for t in kept]))
         values = np.array([trial.value for trial in kept])
         which = np.array([number_of[policy] for policy in policies])

@@ -123,7 +123,8 @@ def from_ledger(
     """The trials of a ledger's study that have ended. The floor that a diverged child scored is not its value.
 
     `together` is how many trials a job of that search carried, its `job`: a ledger knows how long the job of each trial
-    took, and not which trials shared it. Where a job was not full, as the last may be, a share is more than is said.
+    took, and not which trials shared it. Where a job was not full, as the last may be, and as a second attempt's is
+    one trial alone, a share is more than is said.
     """
     if together < 1:
         raise ValueError(f"a job carries at least one trial, got together={together}")
@@ -191,7 +192,9 @@ class Journal:
         plain = json.loads(json.dumps(config, allow_nan=False))
         if name in self.trainings:
             if self.trainings[name] != plain:
-                differing = [key for key in plain if self.trainings[name].get(key) != plain[key]]
+                known, missing = self.trainings[name], object()
+                keys = {**known, **plain}
+                differing = [key for key in keys if known.get(key, missing) != plain.get(key, missing)]
                 raise TableError(f"{self.path}: the training {name!r} has another {', '.join(differing)} there")
             return
         self._append([{"training": name, "config": plain}])
