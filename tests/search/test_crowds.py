@@ -9,10 +9,12 @@ from driver_tools import InlineEngine
 from engine_tools import by_seed, collect, task
 
 import autodropout as ad
+from autodropout.controller import make_proposer
 from autodropout.search import engines, gpus
 from autodropout.search.gpus import visible_gpus
+from autodropout.search.ledger import Ledger
 from autodropout.search.local import LocalEngine
-from autodropout.search.records import trial_seed
+from autodropout.search.records import StudyInfo, trial_seed
 from autodropout.search.states import State
 from autodropout.study import crowd_of
 
@@ -166,3 +168,14 @@ def test_a_trial_that_ends_its_crowd_fails_alone(tmp_path: Path, monkeypatch: py
     alone = [1.0] * job
     alone[2] = None
     assert values == alone + [float(job)] * (24 - job), "those that were never with it still go together"
+
+
+def test_trials_whose_driver_ended_still_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "LocalEngine", InlineEngine)
+    info = StudyInfo("study", SPACE, "random", 0, capacity=8, minibatch=2, floor=0.0)
+    with Ledger(f"sqlite:///{tmp_path}/study.db") as ledger, ledger.drive(info) as study:
+        study.propose(make_proposer("random", SPACE, 0).propose(range(4)))
+        study.start(range(4))
+    assert searched(tmp_path, job=4, capacity=8) == [4.0] * 8
+    records = [trial.record for trial in ad.Study(f"sqlite:///{tmp_path}/study.db", "study").trials]
+    assert [record.attempts for record in records] == [2] * 4 + [1] * 4
