@@ -28,7 +28,7 @@ from autodropout.data import Labelled, Reads, SemiSplits, Splits
 from autodropout.models import check_image_model, image_model
 from autodropout.spaces import Space
 from autodropout.training.augment import MIXES, Augment, Mix, mixing
-from autodropout.training.descent import Descent, Schedule
+from autodropout.training.descent import Cosine, Descent, Schedule
 from autodropout.training.distributed import ranks, world
 from autodropout.training.ema import checked_decay
 from autodropout.training.feed import resident
@@ -39,6 +39,7 @@ from autodropout.training.pictures import RESIZING, Pictures
 from autodropout.training.run import Curve, Regularizer, Report, Run, Scores, identity
 from autodropout.training.weights import export
 
+SMOKE_STEPS = 6
 WEIGHTS = "model.safetensors"  # what was judged, in the run's folder
 SMALLEST = {"wrn": "wrn-10-1", "resnet50": "resnet50-half", "efficientnet": "efficientnet-b0-half"}  # of each family
 
@@ -238,12 +239,17 @@ class ImageTraining:
             model=SMALLEST[self.model.split("-")[0]],
             pictures=few,
             resolution=64 if self.resizes else few.kind.size,
-            steps=6,
+            steps=SMOKE_STEPS,
             batch=8,
-            schedule=replace(self.schedule, warmup=min(self.schedule.warmup, 2)),
+            schedule=_shortened(self.schedule, SMOKE_STEPS),
             evaluate_every=None,
             fixres=self.fixres and replace(self.fixres, resolution=96, steps=3, batch=8),
         )
+
+
+def _shortened(schedule: Schedule, steps: int) -> Schedule:
+    """For so few steps. A cosine refuses a longer warm-up; others stay in it, at rates that harm nobody."""
+    return replace(schedule, warmup=min(schedule.warmup, steps - 1)) if isinstance(schedule, Cosine) else schedule
 
 
 def _judging_part(splits: Splits | SemiSplits, run: Run) -> str:
