@@ -81,7 +81,7 @@ def worth(record: dict[str, Any], method: str) -> str:
         rows = rows_of(record, part)
         peer = record.get("best_classical")
         beside = [name for name in rows if name in (peer, "none") or (peer is None and not name.startswith(SEARCHED))]
-        others = ", ".join(f"{name} {rows[name]['mean']:.2f}" for name in beside)
+        others = "; ".join(f"{name} {rows[name]['mean']:.2f}" for name in beside)
         own = f"{part} {unit_of(record)} {rows[method]['mean']:.2f} over {len(rows[method]['values'])} seeds"
         told.append(f"{own} ({others})" if others else own)
     return "; ".join(told)
