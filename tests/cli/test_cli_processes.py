@@ -219,7 +219,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     assert re.findall(r"^ended with (.)$", done.stdout, re.M) == ["1", "0", "1"]
     assert "database or disk is full" in done.stderr
     assert "best.json: No space left on device" in done.stderr
-    assert "scored    4 of 8" in done.stdout
+    assert "ended     4 of 8" in done.stdout
     assert "out/tiny/report.html" in done.stdout
     assert "Traceback" not in done.stderr
 
