@@ -112,20 +112,25 @@ def by_method(piece: Piece, again: Groups, lucky: Lucky, methods: Sequence[str])
     return rows
 
 
-def study(piece: Piece, args: argparse.Namespace) -> None:
-    """Both steps, then the tables."""
-    many, kept, count, fewer = (2, 1, 2, 2) if args.smoke else (10, 3, 5, 3)
-    seeds = range(FIRST_SEED, FIRST_SEED + count)
-    others = peers(piece, args.training, args.steps, seeds)
-    found_before = searched(piece, args)
-    methods = args.methods
-    for method, entries in found_before.items():  # the best of half a search would be another
+def finished(piece: Piece, args: argparse.Namespace) -> dict[str, list[Entry]]:
+    """By method, all trials of the search: the best of half a search would be another."""
+    found = searched(piece, args)
+    for method, entries in found.items():
         if len(entries) < args.trials:
             raise SystemExit(
                 f"search {args.seed} by {method} has {len(entries)} of {args.trials} trials: "
                 f"run {piece.script.format('search')} first"
             )
-    lucky = top(piece.space, found_before, many)
+    return found
+
+
+def study(piece: Piece, args: argparse.Namespace) -> None:
+    """Both steps, then the tables."""
+    many, kept, count, fewer = (2, 1, 2, 2) if args.smoke else (10, 3, 5, 3)
+    seeds = range(FIRST_SEED, FIRST_SEED + count)
+    others = peers(piece, args.training, args.steps, seeds)
+    methods = args.methods
+    lucky = top(piece.space, finished(piece, args), many)
     children = [Child(m, number, t.tokens, args.rate, seed) for (m, number), t in lucky.items() for seed in seeds]
     children += others
     again = grouped(children, piece.train(PHASE.format(args.seed), args.training, args.steps, children))

@@ -22,7 +22,7 @@ from typing import Any
 from autodropout.tables import Entry
 from climbing import FINAL_SEED, beside, nearest
 from pieces import Child, reward
-from ptb_finalists import Lucky, best, by_method, searched, top
+from ptb_finalists import Lucky, best, by_method, finished, top
 from ptb_lengths import compared
 from ptb_retuned import SEEDS
 from ptb_study import Piece, study_options
@@ -119,14 +119,14 @@ def show(piece: Piece, found: Rewards, methods: Sequence[Mapping[str, Any]]) -> 
 def study(piece: Piece, args: argparse.Namespace) -> None:
     many, kept, race, choice = (3, 2, 2, 2) if args.smoke else (MANY, KEPT, RACE_SEEDS, CHOICE_SEEDS)
     methods = args.longer_methods
-    lucky = top(piece.space, {method: of for method, of in searched(piece, args).items() if method in methods}, many)
+    lucky = top(piece.space, {method: of for method, of in finished(piece, args).items() if method in methods}, many)
     steps = piece.training(args.longer_training, args.longer_steps).steps
     everywhere = dict.fromkeys(lucky, rates_near(args.longer_steps))
     first = raced(piece, args, "race", lucky, everywhere, range(RACE_SEED, RACE_SEED + race))
     together = by_method(piece, at_best(first), lucky, methods)
     rows = show(piece, first, together)
-    rates = best_rates(first)
-    going_on = {key: beside(rates[key]) for key in rates if key in best(at_best(first), lucky, methods, kept)}
+    rates, leaders = best_rates(first), best(at_best(first), lucky, methods, kept)
+    going_on = {key: beside(rate) for key, rate in rates.items() if key in leaders}
     second = raced(piece, args, "race, the best", lucky, going_on, range(CHOICE_SEED, CHOICE_SEED + choice))
     chosen = {key: best_rates(second)[key] for key in sent(second, methods).values()}
     record = piece.record(f"{args.longer_training}, {steps:,} steps: the {many} best policies of each search")

@@ -89,6 +89,7 @@ def raced(files: Mapping[Path, Record]) -> Iterator[str]:
         yield f"Chosen: {', '.join(chosen)}. Trained once more, with seeds that nothing was chosen by:"
         yield ""
         yield from _both_metrics(record, unit_of(record))
+        yield from _edges(record)
 
 
 def _by_rate(rows: Sequence[Mapping[str, Any]]) -> list[str]:

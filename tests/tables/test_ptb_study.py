@@ -335,6 +335,8 @@ def test_half_a_search_has_no_finalists(tmp_path: Path, monkeypatch: pytest.Monk
     run(ptb_search, monkeypatch, *folder, "--methods", "random")
     with pytest.raises(SystemExit, match="controller-paper has 0 of 32"):
         run(ptb_finalists, monkeypatch, *folder)
+    with pytest.raises(SystemExit, match="controller-paper has 0 of 32"):
+        run(ptb_race, monkeypatch, *folder)
     with pytest.raises(SystemExit, match="not all are there: nothing"):
         run(ptb_honest, monkeypatch, *folder)
     with pytest.raises(SystemExit, match=r"run ptb_honest\.py first"):

@@ -149,7 +149,7 @@ class Slot:
             self._order = torch.zeros(LEAD, training.batch, dtype=torch.int64, device=where)  # of the steps ahead
             self._losses = torch.zeros(len(shared.learning_rates), device=where)  # of each step
             varying = self.on is not None and training.rates != "constant"
-            # Of the whole policy, each step; twice as exact as a site's, so that its share of it is rounded once.
+            # Of the whole policy, each step; in float64, so that a site's share of it is rounded once.
             self._drop_rates = torch.zeros_like(self._losses, dtype=torch.float64) if varying else None
             self._judged = torch.zeros(1, dtype=torch.int64, device=where)  # batches
             self._counts = torch.zeros(2, dtype=torch.int64, device=where)  # right answers; logits not finite

@@ -1,8 +1,8 @@
 """Where and how a training runs, what comes out of it, and what it is identified by.
 
 A training is a frozen dataclass with the whole configuration of one experiment; a `Run` says the rest: the folder, the
-device, what to show. Nothing of a `Run` changes what is computed, apart from rounding,
-and from crops and mixtures of images, which compiled code draws from a generator of its own.
+device, what to show. Nothing of a `Run` changes what is computed, apart from rounding, and from crops and mixtures of
+images, which compiled code draws from a generator of its own.
 """
 
 import dataclasses
