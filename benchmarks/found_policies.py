@@ -5,7 +5,8 @@
 `ad.load("ptb-controller")` then gives what our controller found, `ad.load("ptb-controller-paper")` what the paper's
 setting of it did, `ad.load("ptb-random")` random search. The rate in a file is the one that was tuned for it in the
 study: for another model or other data it is a first guess. Rate and worth are those of the last table that has the
-policy.
+policy. Where all of the best policies of a search were trained once more, that found one of them to be the best by new
+seeds, that one is taken (`ptb_race.py`).
 """
 
 import argparse
@@ -23,7 +24,8 @@ from autodropout.training.language import REWARD
 from recording import unit_of
 
 SEARCHED = "policy of "  # what methods of the table begin with that a search has found
-TABLES = ("bracketed", "retuned", "honest")  # the last first
+CHOICE = "race.json"  # has other policies than all tables before it
+TABLES = (CHOICE, "bracketed.json", "retuned.json", "honest.json")  # the last first
 
 
 class Study(NamedTuple):
@@ -68,9 +70,20 @@ def rows_of(record: dict[str, Any], part: str) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in table}
 
 
+def finalists(folder: Path) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+    """The tokens of each method's policy, and the methods of which another was chosen after the final table."""
+    source, choice = folder / "honest.json", folder / CHOICE
+    if not source.exists():
+        raise SystemExit(f"{source} is not there, which has the policies: run the study's stage honest first")
+    found = {method: tuple(of) for method, of in json.loads(source.read_text())["policies"].items()}
+    chosen = json.loads(choice.read_text())["chosen"] if choice.exists() else []
+    newer = {SEARCHED + one["method"]: tuple(one["tokens"]) for one in chosen}
+    exchanged = {method for method, tokens in newer.items() if tokens != found[method]}
+    return {method: of for method, of in (found | newer).items() if method.startswith(SEARCHED)}, exchanged
+
+
 def last_table(folder: Path, method: str) -> dict[str, Any]:
-    paths = (folder / f"{name}.json" for name in TABLES)
-    records = (json.loads(path.read_text()) for path in paths if path.exists())
+    records = (json.loads(path.read_text()) for path in map(folder.joinpath, TABLES) if path.exists())
     return next(record for record in records if method in rows_of(record, "test"))
 
 
@@ -87,10 +100,10 @@ def worth(record: dict[str, Any], method: str) -> str:
     return "; ".join(told)
 
 
-def said(folder: Path, record: dict[str, Any], method: str) -> str:
-    """At every length that all were trained for, where there is such a table; else at that of its last table."""
+def said(folder: Path, record: dict[str, Any], method: str, exchanged: bool) -> str:
+    """At every length that all were trained for, where there is such a table of it; else at that of its last table."""
     path = folder / "lengths.json"
-    by_length = json.loads(path.read_text())["by_length"] if path.exists() else {}
+    by_length = json.loads(path.read_text())["by_length"] if path.exists() and not exchanged else {}
     known = {steps: of for steps, of in by_length.items() if of["tables"] and method in rows_of(of, "test")}
     known = known or {f"{record['lengths'][method]:,}": record}
     told = (
@@ -107,13 +120,10 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=Path("src/autodropout/policies"))
     args = parser.parse_args()
     study, folder = STUDIES[args.study], args.folder or Path("results") / args.study
-    source = folder / "honest.json"
-    if not source.exists():
-        raise SystemExit(f"{source} is not there, which has the policies: run the study's stage honest first")
-    policies = json.loads(source.read_text())["policies"]
+    policies, exchanged = finalists(folder)
     args.to.mkdir(parents=True, exist_ok=True)
-    for method in (name for name in policies if name.startswith(SEARCHED)):
-        searcher, tokens = method.removeprefix(SEARCHED), tuple(policies[method])
+    for method, tokens in policies.items():
+        searcher = method.removeprefix(SEARCHED)
         search, number = number_of(folder, searcher, tokens)
         record = last_table(folder, method)
         row = rows_of(record, "validation")[method]
@@ -127,7 +137,7 @@ def main() -> None:
             rate=row["rate"],
             date=record["date"],
             software=record["trained"][-1]["versions"],
-            note=said(folder, record, method),
+            note=said(folder, record, method, method in exchanged),
         )
         path = args.to / f"{args.study}-{searcher}.json"
         study.space.decode(tokens, provenance).save(path)

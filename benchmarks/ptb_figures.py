@@ -1,6 +1,6 @@
 """The figures of a study's report: the best policy so far, and the final table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +80,27 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def finest(honest: Record, later: Iterable[Record]) -> Record:
-    """Test scores of the final table; of methods that were trained again afterwards, those of the last time."""
-    rows: dict[str, list[dict[str, Any]]] = {}
+    """Test scores of the final table; of methods that were trained again afterwards, those of the last time.
+
+    Length by length: a method may have been trained again at one of them. Where another policy of a method was chosen
+    later, nothing is left of the one before.
+    """
+    rows: dict[str, dict[int, dict[str, Any]]] = {}
     for record in (honest, *later):
-        rows |= _tested(record)
-    return {"rows": [row for found in rows.values() for row in found], "unit": unit_of(honest)}
+        for exchanged in record.get("chosen", ()):
+            rows.pop(f"policy of {exchanged['method']}", None)
+        for row in _tested(record):
+            rows.setdefault(row["method"], {})[row["steps"]] = row
+    return {"rows": [row for by_length in rows.values() for row in by_length.values()], "unit": unit_of(honest)}
 
 
-def _tested(record: Record) -> dict[str, list[dict[str, Any]]]:
+def _tested(record: Record) -> Iterator[dict[str, Any]]:
     """Each method's test scores, at the length it was given or at each of several."""
-    found: dict[str, list[dict[str, Any]]] = {}
     for steps, part in record.get("by_length", {None: record}).items():
         table = next(table for name, table in part["tables"].items() if name.startswith("test "))
         for row in table:
             length = record["lengths"][row["method"]] if steps is None else int(steps.replace(",", ""))
-            found.setdefault(row["method"], []).append(row | {"steps": length})
-    return found
+            yield row | {"steps": length}
 
 
 DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}

@@ -136,8 +136,9 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
         for (method, number), rate in chosen.items()
     ]
     record |= compared(piece, final(piece, args, lucky, chosen), 1)
+    tried = {key: {*first[key], *second[key]} for key in chosen}
     record["at_the_edge"] = [
-        f"{key[0]} {key[1]}" for key, rate in chosen.items() if rate in (min(second[key]), max(second[key]))
+        f"{key[0]} {key[1]}" for key, rate in chosen.items() if rate in (min(tried[key]), max(tried[key]))
     ]
     record["lengths"] = dict.fromkeys((row["method"] for of in record["tables"].values() for row in of), steps)
     write(record, args.out)

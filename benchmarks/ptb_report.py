@@ -265,7 +265,7 @@ def main() -> None:
     lines += simulated(args.simulated)
     lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
     write_page(args.docs, "ptb_report.py", lines)
-    later = [record for stage in ("retuned", "bracketed", "lengths") for record in found[stage].values()]
+    later = [record for stage in ("retuned", "bracketed", "lengths", "race") for record in found[stage].values()]
     figures(found, args.docs, "ptb", later)
 
 

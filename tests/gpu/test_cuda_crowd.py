@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 
 import pytest
 import torch
@@ -215,15 +216,24 @@ def test_a_second_job_compiles_and_captures_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_policies_and_rates_reach_captured_graphs() -> None:
-    crowd = begun()
-    losses: dict[tuple[int, float], Tensor] = {}
-    for number, rate in ((0, 0.0), (1, 0.0), (0, 0.5), (1, 0.5)):
-        crowd.begin([POLICIES[number]], rate, [0])
+    """One graph, by turns under policies and rates: each time it is the eager child of these, and no other.
+
+    Images are as they are, so that nothing else is drawn: on a CPU, with this seed, no two of these children are nearer
+    to each other than 0.03.
+    """
+    training = replace(TRAINING, augmentation="none")
+    crowd = begun(training)
+    children = [(0, 0.0), (1, 0.0), (0, 0.5), (1, 0.5)]
+    losses, eager = [], []
+    for number, rate in children:
+        crowd.begin([POLICIES[number]], rate, [4])
         crowd.advance(STEPS)
-        losses[number, rate] = crowd.slots[None][0].losses()
-    assert alike(losses[0, 0.0], losses[1, 0.0])
-    assert not torch.allclose(losses[0, 0.5][:CALM], losses[0, 0.0][:CALM], atol=2e-2, rtol=0)
-    assert not torch.allclose(losses[0, 0.5][:CALM], losses[1, 0.5][:CALM], atol=2e-2, rtol=0)
+        losses.append(crowd.active[0].losses())
+        eager.append(alone(training, POLICIES[number], 4, rate=rate))
+    assert all(map(alike, losses, eager))
+    assert alike(losses[0], losses[1])
+    apart = [(one[:CALM] - other[:CALM]).abs().max() for one, other in combinations(losses[1:], 2)]
+    assert min(apart) > 2e-2
 
 
 def test_one_child_ends_and_the_others_go_on() -> None:
