@@ -101,11 +101,12 @@ def worth(record: dict[str, Any], method: str) -> str:
 
 
 def said(folder: Path, record: dict[str, Any], method: str, exchanged: bool) -> str:
-    """At every length that all were trained for, where there is such a table of it; else at that of its last table."""
+    """At every length that all were trained for, where there is such a table of it, and at that of its last table."""
     path = folder / "lengths.json"
     by_length = json.loads(path.read_text())["by_length"] if path.exists() and not exchanged else {}
     known = {steps: of for steps, of in by_length.items() if of["tables"] and method in rows_of(of, "test")}
-    known = known or {f"{record['lengths'][method]:,}": record}
+    if not known or "chosen" in record:
+        known[f"{record['lengths'][method]:,}"] = record
     told = (
         f"After {steps} steps at {rows_of(of, 'test')[method]['rate']:g}: {worth(of, method)}"
         for steps, of in sorted(known.items(), key=lambda item: int(item[0].replace(",", "")))

@@ -67,7 +67,8 @@ def draw_honest(record: Record, axes: Axes) -> None:
         told = f"{row['mean']:.2f}{error}"
         axes.annotate(told, (max(row["values"]), place), (8, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
-    axes.margins(x=0.1)
+    low, high = (choose(value for row in rows for value in row["values"]) for choose in (min, max))
+    axes.set_xlim(low - 0.05 * (high - low), high + 0.3 * (high - low))  # the worst row's mean stands to its right
     axes.set_xlabel(f"test {unit_of(record)}, mean ± standard error; a dot is a seed")
 
 

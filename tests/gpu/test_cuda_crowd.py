@@ -233,7 +233,7 @@ def test_policies_and_rates_reach_captured_graphs() -> None:
     assert all(map(alike, losses, eager))
     assert alike(losses[0], losses[1])
     apart = [(one[:CALM] - other[:CALM]).abs().max() for one, other in combinations(losses[1:], 2)]
-    assert min(apart) > 2e-2
+    assert min(apart) > 1e-2, "five times what counts as alike"
 
 
 def test_one_child_ends_and_the_others_go_on() -> None:

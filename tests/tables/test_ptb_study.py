@@ -249,13 +249,14 @@ def test_from_proxy_to_table(
         assert rows == bracketed["tables"][metric], "as they were trained then"
     check_race(tmp_path)
     run(found_policies, monkeypatch, "ptb", "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
-    ours = ad.load(tmp_path / "policies" / "ptb-controller.json")
-    assert ptb_trainings.SPACE.encode(ours) == tuple(honest["policies"]["policy of controller"])
-    last = {row["method"]: row for row in bracketed["tables"]["test perplexity, from policy of random"]}
-    assert ours.provenance.rate == last["policy of controller"]["rate"]
-    assert f"test perplexity {last['policy of controller']['mean']:.2f} over 2 seeds" in ours.provenance.note
-    older = ad.load(tmp_path / "policies" / "ptb-controller-paper.json")
-    assert older.provenance.rate == honest["rates"]["policy of controller-paper"], "no later table has it"
+    race = json.loads((tmp_path / "race.json").read_text())
+    last = {row["method"]: row for row in race["tables"]["test perplexity, from policy of random"]}
+    for chosen in race["chosen"]:
+        found, row = ad.load(tmp_path / f"policies/ptb-{chosen['method']}.json"), last[f"policy of {chosen['method']}"]
+        assert ptb_trainings.SPACE.encode(found) == tuple(chosen["tokens"])
+        assert found.provenance.rate == chosen["rate"] == row["rate"]
+        assert f"test perplexity {row['mean']:.2f} over 2 seeds" in found.provenance.note
+    assert {chosen["method"] for chosen in race["chosen"]} == {"controller", "controller-paper", "random"}
     searched = {
         e.trial.number: e.trial for e in Journal(tmp_path / "search.jsonl").entries if e.trial.method == "random"
     }

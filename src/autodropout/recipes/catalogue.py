@@ -189,8 +189,8 @@ def ptb_small() -> Recipe:
         final=language.ptb_small(),
         reproduces="nothing in the paper: the same task at a size for many children on one GPU",
         cost="search: 10 minutes of an H200, by the pace of crowds of 16",
-        measured="test perplexity after 8,000 steps, 24 seeds: policy of random search 80.28, of the controller 80.56, "
-        "Dropout at all sites 80.96 (results/ptb/lengths.json); none 84.12, 20 seeds, at its best length (honest.json)",
+        measured="test perplexity after 6,000 steps, 24 seeds: policy of random search 80.63, of the controller 80.65, "
+        "Dropout at all sites 81.44 (results/ptb/race.json); none 84.12, 20 seeds, at its best length (honest.json)",
         trials=512,
         capacity=16,
         crowd=16,  # a controller learns from each minibatch before it writes the next
