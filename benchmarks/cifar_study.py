@@ -5,6 +5,7 @@
     python benchmarks/cifar_study.py search        the controller against random search
     python benchmarks/cifar_study.py finalists     the best of each method, trained again with new seeds, then longer
     python benchmarks/cifar_study.py honest        the final table; the test images are seen here, once
+    python benchmarks/cifar_study.py search finalists --minutes 9      both in one process, which compiles once
     python benchmarks/found_policies.py cifar      its policies as files of the package
     python benchmarks/cifar_report.py              its part of docs/results.md, and figures
 
@@ -13,12 +14,13 @@ experiment of that name is not. Everybody but the policies is a baseline of `aut
 of its own (`training/image_crowd.py`).
 
 A reward is the accuracy in the end, not the best of a curve, so that nobody is rewarded for stopping early. Tables show
-errors in percent. Options come after the stage; `ptb_study.py` says how a study is run in pieces.
+errors in percent. Options come after the stages; `ptb_study.py` says how a study is run in pieces.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pieces
 import ptb_candidates
@@ -29,6 +31,7 @@ import ptb_search
 from autodropout.layers import baseline
 from autodropout.training import Cosine, ImageTraining, Pictures, Sgd
 from autodropout.training.run import Regularizer
+from in_turn import in_turn
 from pieces import Child
 
 IMAGES, JUDGES = 4_000, 10_000
@@ -152,14 +155,13 @@ STAGES: dict[str, Callable[[Piece, argparse.Namespace], None]] = {
 }
 
 
+def run(stage: str, argv: Sequence[str]) -> None:
+    args = pieces.study_options(__doc__, stage, argv, TRAININGS, DEFAULTS)
+    STAGES[stage](Piece(args, stage), args)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    stages = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False
-    )
-    stages.add_argument("stage", choices=STAGES)
-    chosen, others = stages.parse_known_args(argv)
-    args = pieces.study_options(__doc__, chosen.stage, others, TRAININGS, DEFAULTS)
-    STAGES[chosen.stage](Piece(args, chosen.stage), args)
+    in_turn(__doc__, {stage: partial(run, stage) for stage in STAGES}, argv)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,8 @@
 
     python benchmarks/ptb_all.py search finalists honest --minutes 9      (see ptb_study.py)
 
-All options but the stages are handed on to every stage; `--minutes` are those of all together. It ends with exit code 3
-where a stage has, and the same command again goes on there: a stage that is done only prints its tables again.
+`in_turn.py` says what becomes of options, minutes and the exit code.
 """
-
-import argparse
-import time
 
 import ptb_bracketed
 import ptb_finalists
@@ -20,6 +16,7 @@ import ptb_race
 import ptb_retuned
 import ptb_search
 import ptb_transfer
+from in_turn import in_turn
 
 STAGES = {
     "proxy": ptb_proxy.main,
@@ -37,14 +34,7 @@ STAGES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stages", nargs="+", choices=STAGES)
-    parser.add_argument("--minutes", type=float, default=8.0, help="of wall time for this piece")
-    args, others = parser.parse_known_args()
-    ends = time.monotonic() + 60 * args.minutes
-    for stage in args.stages:
-        print(f"\n== {stage}", flush=True)
-        STAGES[stage]([*others, "--minutes", f"{(ends - time.monotonic()) / 60:.3f}"])
+    in_turn(__doc__, STAGES)
 
 
 if __name__ == "__main__":

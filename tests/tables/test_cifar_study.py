@@ -98,13 +98,12 @@ def test_a_study_from_its_proxy_to_its_report(tmp_path: Path, monkeypatch: pytes
     assert whole["gain_in_deviations"] > 20
     assert whole["longer"]["estimate"] > 0.9
     assert {len(job) for job in jobs[:-1]} <= {16, 12, 8, 4}, "jobs are no larger than a crowd"
-    cifar_study.main(["search", *common, "--trials", "64"])
+    cifar_study.main(["search", "finalists", *common, "--trials", "64"])
     rows = json.loads((tmp_path / "search-0.json").read_text())["rows"]
     assert [(row["method"], row["trials"]) for row in rows] == [("random", 64), ("controller", 64)]
     trials = [entry.trial for entry in Journal(tmp_path / "search.jsonl").entries]
     best = max(trial.value for trial in trials if trial.method == "random")
     assert rows[0]["best"] == pytest.approx(100 * (1 - best))
-    cifar_study.main(["finalists", *common, "--trials", "64"])
     finalists = json.loads((tmp_path / "finalists-0.json").read_text())
     assert [(row["method"], row["policies"]) for row in finalists["methods"]] == [("random", 10), ("controller", 10)]
     cifar_study.main(["honest", *common, "--trials", "64", "--final-steps", "120"])
