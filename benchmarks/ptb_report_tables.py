@@ -47,7 +47,7 @@ def mended(files: Mapping[Path, Record]) -> Iterator[str]:
 def final(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield from retuned({path: record})
-        yield "Policies were searched, chosen and tuned by the validation text: only the test text tells their gain."
+        yield "Policies were searched, chosen and tuned by validation: only the test tells their gain."
         yield ""
         yield from _edges(record)
         yield from _lengths(record)

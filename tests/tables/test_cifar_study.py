@@ -88,6 +88,16 @@ def test_a_candidate_that_is_none(tmp_path: Path) -> None:
         cifar_study.main(["candidates", "--folder", str(tmp_path), "--candidates", "wrn-9:50"])
 
 
+def test_a_search_at_a_rate_between_those_of_baselines(tmp_path: Path) -> None:
+    """They are judged there by as many seeds as elsewhere: one seed chooses, the other judges."""
+    steps = ["--steps", "30", "--longer-steps", "120", "--rate", "0.15"]
+    cifar_study.main(["proxy", "--folder", str(tmp_path), *steps])
+    found = json.loads((tmp_path / "proxy-wrn-16-2-as-they-are-30-0.15-for-120.json").read_text())
+    peers = found["rows"][-1]["peers"]
+    assert {peer for peer, scores in peers.items() if len(scores) == 2} == set(peers)
+    assert "dropblock at 0.15" in peers
+
+
 def test_a_study_from_its_proxy_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
     cifar_study.main(["proxy", *common])
