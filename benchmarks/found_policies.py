@@ -82,9 +82,11 @@ def finalists(folder: Path) -> tuple[dict[str, tuple[int, ...]], set[str]]:
     return {method: of for method, of in (found | newer).items() if method.startswith(SEARCHED)}, exchanged
 
 
-def last_table(folder: Path, method: str) -> dict[str, Any]:
-    records = (json.loads(path.read_text()) for path in map(folder.joinpath, TABLES) if path.exists())
-    return next(record for record in records if method in rows_of(record, "test"))
+def last_table(folder: Path, method: str) -> tuple[dict[str, Any], bool]:
+    """Where it was tested last, and whether others were after that."""
+    records = [json.loads(path.read_text()) for path in map(folder.joinpath, TABLES) if path.exists()]
+    found = next(record for record in records if method in rows_of(record, "test"))
+    return found, found is not records[0]
 
 
 def worth(record: dict[str, Any], method: str) -> str:
@@ -100,18 +102,18 @@ def worth(record: dict[str, Any], method: str) -> str:
     return "; ".join(told)
 
 
-def said(folder: Path, record: dict[str, Any], method: str, exchanged: bool) -> str:
+def told(folder: Path, record: dict[str, Any], method: str, exchanged: bool) -> str:
     """At every length that all were trained for, where there is such a table of it, and at that of its last table."""
     path = folder / "lengths.json"
     by_length = json.loads(path.read_text())["by_length"] if path.exists() and not exchanged else {}
     known = {steps: of for steps, of in by_length.items() if of["tables"] and method in rows_of(of, "test")}
     if not known or "chosen" in record:
         known[f"{record['lengths'][method]:,}"] = record
-    told = (
+    lines = (
         f"After {steps} steps at {rows_of(of, 'test')[method]['rate']:g}: {worth(of, method)}"
         for steps, of in sorted(known.items(), key=lambda item: int(item[0].replace(",", "")))
     )
-    return ". ".join(told) + ". See docs/results.md"
+    return ". ".join(lines) + ". See docs/results.md"
 
 
 def main() -> None:
@@ -126,7 +128,7 @@ def main() -> None:
     for method, tokens in policies.items():
         searcher = method.removeprefix(SEARCHED)
         search, number = number_of(folder, searcher, tokens)
-        record = last_table(folder, method)
+        record, older = last_table(folder, method)
         row = rows_of(record, "validation")[method]
         provenance = Provenance(
             space=study.space.describe(),
@@ -138,7 +140,8 @@ def main() -> None:
             rate=row["rate"],
             date=record["date"],
             software=record["trained"][-1]["versions"],
-            note=said(folder, record, method, method in exchanged),
+            note=("By an older table than others. " if older else "")
+            + told(folder, record, method, method in exchanged),
         )
         path = args.to / f"{args.study}-{searcher}.json"
         study.space.decode(tokens, provenance).save(path)

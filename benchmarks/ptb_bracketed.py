@@ -1,4 +1,4 @@
-"""The final table once more: every method tuned until its best rate is surrounded, by kernels that have no race.
+"""The final table once more: every method tuned until its best rate is surrounded, by kernels without a data race.
 
     python benchmarks/ptb_bracketed.py [--smoke]      (see ptb_study.py)
 

@@ -1,8 +1,8 @@
-"""Did the race matter? The children of `ptb_retuned.py` once more, with the same seeds, by code that has it no longer.
+"""Did the data race matter? The children of `ptb_retuned.py` once more, same seeds, by code that no longer has it.
 
     python benchmarks/ptb_mended.py [--smoke]      (see ptb_study.py)
 
-Up to that stage all children of this study were trained by kernels that torch 2.11 had compiled with a race
+Up to that stage all children of this study were trained by kernels that torch 2.11 had compiled with a data race
 (`patterns/read_back.py`, `twins.py`): now and then some rows of a gradient were wrong. It hit all methods alike. By
 the validation text alone: each method against itself, and the methods among each other.
 """
@@ -33,9 +33,9 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
     record["tables"] = tables(found, (RANDOM,), metrics, piece.shown)
     for method in dict.fromkeys(entry.trial.method for entry in before):
         named = BEFORE.format(method)
-        raced = [Entry(replace(e.trial, method=named), None) for e in before if e.trial.method == method]
+        old = [Entry(replace(e.trial, method=named), None) for e in before if e.trial.method == method]
         mended = [entry for entry in found if entry.trial.method == method]
-        record["tables"] |= tables([*raced, *mended], (named,), metrics, piece.shown)
+        record["tables"] |= tables([*old, *mended], (named,), metrics, piece.shown)
     write(record, args.out)
 
 

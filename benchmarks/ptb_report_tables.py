@@ -37,11 +37,11 @@ def mended(files: Mapping[Path, Record]) -> Iterator[str]:
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."
         yield ""
         rows = []
-        for name, (raced, *others) in record["tables"].items():
+        for name, (before, *others) in record["tables"].items():
             for row in others if name.endswith("with the race") else ():
-                told = (f"{_mean(one)} ({len(one['values'])})" for one in (raced, row))
-                rows.append((row["method"], *told, _difference(row["method"], raced["method"], [raced, row])))
-        yield from markdown(("method", "validation perplexity with the race", "without", "difference"), rows)
+                told = (f"{_mean(one)} ({len(one['values'])})" for one in (before, row))
+                rows.append((row["method"], *told, _difference(row["method"], before["method"], [before, row])))
+        yield from markdown(("method", "validation perplexity with the data race", "without", "difference"), rows)
 
 
 def final(files: Mapping[Path, Record]) -> Iterator[str]:
@@ -71,8 +71,8 @@ def climbed(files: Mapping[Path, Record]) -> Iterator[str]:
 def raced(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield (
-            f"`{path.name}`: {record['what']}. Validation {unit_of(record)} by rate, mean ± standard error (n); a "
-            "policy is worth its mean at its best rate."
+            f"`{path.name}`, a contest of policies: {record['what']}. Validation {unit_of(record)} by rate, mean ± "
+            "standard error (n); a policy is worth its mean at its best rate."
         )
         yield ""
         first = record["methods"][0]["method"]

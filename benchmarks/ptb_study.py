@@ -10,10 +10,10 @@
     python benchmarks/ptb_honest.py       the final table; the test text is read here, once
     python benchmarks/ptb_finer.py        whether rates and lengths between would have changed it
     python benchmarks/ptb_retuned.py      whether its differences stand when methods are tuned so finely
-    python benchmarks/ptb_mended.py       and whether a race that their kernels had made any difference
+    python benchmarks/ptb_mended.py       and whether a data race in their kernels made any difference
     python benchmarks/ptb_bracketed.py    the table once more: no method's best rate is the first or last tried
     python benchmarks/ptb_lengths.py      and every method of it at both of its lengths
-    python benchmarks/ptb_race.py         all ten best policies of each search in the final training
+    python benchmarks/ptb_race.py         the ten best policies of two searches, all in the final training
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/multi30k.py         and a translator with the same policies
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once

@@ -286,7 +286,7 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     text = page.read_text()
     assert text.startswith("# Of ours")
     assert text.endswith("\nBy hand.\n")
-    left = {"The same, with Penn Treebank's length", "The same policies on Multi30k, German to English"}
+    left = {"The same, with Penn Treebank's length", "Earlier policies on Multi30k, German to English"}
     assert not_run(text) == left | {SIMULATED}
     honest = json.loads((tmp_path / "honest.json").read_text())
     final = text.partition("### The final table")[2].partition("### ")[0]
@@ -300,7 +300,7 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
             f"| {row['method']} | {row['rate']:g}, {honest['lengths'][row['method']]:,} steps | {row['mean']:.2f}"
             in final
         )
-    again = text.partition("### Did the race")[2].partition("### ")[0]
+    again = text.partition("### Did the data race")[2].partition("### ")[0]
     assert again.count("+0.00 ± 0.00") == 4, "the fake trains four methods as before"
     found = json.loads((tmp_path / "orders.json").read_text())["rows"]
     # three lengths and the longer one at the first rate, two other rates, another seed; the fake knows no length
