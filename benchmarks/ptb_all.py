@@ -10,6 +10,7 @@ import ptb_finalists
 import ptb_finer
 import ptb_honest
 import ptb_lengths
+import ptb_longer
 import ptb_mended
 import ptb_proxy
 import ptb_race
@@ -29,6 +30,7 @@ STAGES = {
     "bracketed": ptb_bracketed.main,
     "lengths": ptb_lengths.main,
     "race": ptb_race.main,
+    "longer": ptb_longer.main,
     "transfer": ptb_transfer.main,
 }
 

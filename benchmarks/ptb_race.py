@@ -31,6 +31,7 @@ from recording import Table, averaged, write
 MANY, KEPT = 10, 3  # policies of each method
 RACE_SEED, CHOICE_SEED = 7_000_000, 8_000_000  # the first of each kind: no other stage has them
 RACE_SEEDS, CHOICE_SEEDS = 4, 8
+FINAL = "race, final"  # the phase of those that are tested
 RATES, RATES_AT = (0.05, 0.0625, 0.0875), 6_000  # between which good policies had their best rate, at that length
 
 Key = tuple[str, int]
@@ -76,6 +77,13 @@ def sent(found: Rewards, methods: Sequence[str]) -> dict[str, Key]:
     return {method: max((key for key in worth if key[0] == method), key=lambda key: worth[key]) for method in methods}
 
 
+def classical(piece: Piece) -> list[Entry]:
+    """The final trainings of classical methods, at each length that suits them."""
+    stages = ("bracketed", "lengths")
+    known = (entry for stage in stages for entry in piece.entries(stage) if entry.trial.phase == stage)
+    return [entry for entry in known if entry.trial.method in piece.peers]
+
+
 def final(piece: Piece, args: argparse.Namespace, lucky: Lucky, chosen: Mapping[Key, float]) -> list[Entry]:
     """The best of each method, and the classical methods that had a final training of this length with these seeds."""
     seeds = range(FINAL_SEED, FINAL_SEED + (args.final_seeds if args.smoke else SEEDS))
@@ -84,16 +92,9 @@ def final(piece: Piece, args: argparse.Namespace, lucky: Lucky, chosen: Mapping[
         for (method, number), rate in chosen.items()
         for seed in seeds
     ]
-    ours = piece.train("race, final", args.longer_training, args.longer_steps, children, test=True)
+    ours = piece.train(FINAL, args.longer_training, args.longer_steps, children, test=True)
     steps = piece.training(args.longer_training, args.longer_steps).steps
-    known = [
-        entry for stage in ("bracketed", "lengths") for entry in piece.entries(stage) if entry.trial.phase == stage
-    ]
-    return ours + [
-        entry
-        for entry in known
-        if entry.trial.method in piece.peers and entry.trial.steps == steps and entry.trial.seed in seeds
-    ]
+    return ours + [entry for entry in classical(piece) if entry.trial.steps == steps and entry.trial.seed in seeds]
 
 
 def show(piece: Piece, found: Rewards, methods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,18 @@ from autodropout.tables.statistics import seed_spread
 from pieces import minutes_of
 from ptb_figures import Record, figures
 from ptb_report_proxies import candidates, descents, orders, proxies
-from ptb_report_tables import at_lengths, climbed, final, finer, honest, mended, raced, retuned, translated
+from ptb_report_tables import (
+    at_lengths,
+    climbed,
+    final,
+    finer,
+    honest,
+    longer,
+    mended,
+    raced,
+    retuned,
+    translated,
+)
 from ptb_study import perplexity
 from ptb_table import UNIT
 from recording import averaged, decimals, markdown, named, units_of
@@ -241,6 +252,7 @@ STAGES: Stages = {
     "bracketed": ("The final table, every rate surrounded", climbed),
     "lengths": ("The same methods, each at both lengths", at_lengths),
     "race": ("All ten best policies of two searches", raced),
+    "longer": ("The best of them at the other length", longer),
     "transfer": ("Earlier policies on WikiText-2", climbed),
     "wikitext2": ("The same, with Penn Treebank's length", final),
     "multi30k": ("Earlier policies on Multi30k, German to English", translated),
@@ -269,7 +281,9 @@ def main() -> None:
     lines += simulated(args.simulated)
     lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
     write_page(args.docs, "ptb_report.py", lines)
-    later = [record for stage in ("retuned", "bracketed", "lengths", "race") for record in found[stage].values()]
+    later = [
+        record for stage in ("retuned", "bracketed", "lengths", "race", "longer") for record in found[stage].values()
+    ]
     figures(found, args.docs, "ptb", later)
 
 

@@ -32,6 +32,12 @@ def at_lengths(files: Mapping[Path, Record]) -> Iterator[str]:
             yield from _both_metrics(of, unit_of(record))
 
 
+def longer(files: Mapping[Path, Record]) -> Iterator[str]:
+    for path, record in files.items():
+        yield from _tried(f"`{path.name}`, tuning:", record["tried"])
+        yield from at_lengths({path: record})
+
+
 def mended(files: Mapping[Path, Record]) -> Iterator[str]:
     for path, record in files.items():
         yield f"`{path.name}`: {record['what']}. Mean ± standard error (n); differences are paired, with 95% intervals."

@@ -14,6 +14,7 @@
     python benchmarks/ptb_bracketed.py    the table once more: no method's best rate is the first or last tried
     python benchmarks/ptb_lengths.py      and every method of it at both of its lengths
     python benchmarks/ptb_race.py         the ten best policies of two searches, all in the final training
+    python benchmarks/ptb_longer.py       the best two of those at the other length, too
     python benchmarks/ptb_transfer.py     the same table on another text, with the policies of this one
     python benchmarks/multi30k.py         and a translator with the same policies
     python benchmarks/ptb_all.py STAGES   several of these in one process, which compiles once
@@ -22,7 +23,7 @@
     python benchmarks/simulate.py         searches replayed on that table
     python benchmarks/ptb_report.py       docs/results.md and its figures, from the JSON files of all these
 
-The first fifteen take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder`
+The first sixteen take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in `--folder`
 and goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code 3, and the
 same command again does the rest. Carried from machine to machine, the journals are all there is: tables are computed
 from them alone, printed, and written as JSON beside them; a command that finds nothing left to train does so anywhere.

@@ -15,7 +15,7 @@ from recording import facts
 
 JOURNALS = (
     *("descent", "candidates", "proxy", "search", "finalists", "honest"),
-    *("finer", "retuned", "mended", "bracketed", "lengths", "race"),
+    *("finer", "retuned", "mended", "bracketed", "lengths", "race", "longer"),
 )
 UNIT = "80 / perplexity"
 

@@ -21,6 +21,7 @@ import ptb_finalists
 import ptb_finer
 import ptb_honest
 import ptb_lengths
+import ptb_longer
 import ptb_mended
 import ptb_orders
 import ptb_proxy
@@ -34,7 +35,6 @@ import ptb_table
 import ptb_trainings
 import ptb_transfer
 from autodropout.tables import Journal
-from pieces import Child
 
 SIMULATED = "Searches replayed on the table of trials"
 
@@ -65,80 +65,6 @@ def found_by_validation(honest: dict[str, Any], method: str) -> list[float]:
     return next(row["values"] for row in rows if row["method"] == method)
 
 
-@pytest.mark.parametrize(
-    ("rate", "around"), [(0.05, (0.0375, 0.075)), (0.025, (0.0125, 0.0375)), (0.1, (0.075, 0.125))], ids=str
-)
-def test_rates_between(rate: float, around: tuple[float, float]) -> None:
-    assert ptb_finer.between(rate, [0.1, 0.025, 0.05]) == around
-
-
-def test_a_rate_is_climbed_to_until_it_is_surrounded() -> None:
-    """A summit at 0.1 for a short training, which starts below; a long one is far behind, and left alone."""
-    summits = {6: 0.1, 12: 0.3}
-    scores: dict[climbing.Try, float] = {}
-    waiting = [climbing.Try("some", rate, steps) for steps in summits for rate in climbing.beside(0.05)]
-    rounds = 0
-    while waiting:
-        for one in waiting:
-            distance = abs(climbing.SCALE.index(one.rate) - climbing.SCALE.index(summits[one.steps]))
-            scores[one] = (0.9 if one.steps == 12 else 1.0) - 0.01 * distance
-        waiting, rounds = climbing.wanted(scores), rounds + 1
-    assert sorted(one.rate for one in scores if one.steps == 6) == [0.0375, 0.05, 0.0625, 0.075, 0.0875, 0.1, 0.125]
-    assert len(scores) == 7 + 3
-    assert climbing.best_of_each(scores) == {"some": climbing.Try("some", 0.1, 6)}
-    assert rounds == 5
-
-
-def test_nothing_is_tuned_of_none() -> None:
-    assert climbing.beside(climbing.nearest(0.0)) == (0.0,)
-    assert climbing.wanted({climbing.Try("none", 0.0, 6): 0.5}) == []
-
-
-@pytest.mark.parametrize(("rate", "known"), [(0.033, 0.0375), (0.001, 0.0125), (0.9, 0.4)])
-def test_the_nearest_rate_of_the_scale(rate: float, known: float) -> None:
-    assert climbing.nearest(rate) == known
-
-
-def test_where_climbing_starts() -> None:
-    """At the best rate, one further where that was at the edge; at a length that nobody had, as at the nearest."""
-    before = {climbing.Try("some", rate, 6): -abs(rate - 0.05) for rate in (0.025, 0.05, 0.1)}
-    before |= {climbing.Try("some", rate, 8): rate for rate in (0.05, 0.0625)}
-    before |= {climbing.Try("other", 0.1, 8): 1.0}
-    assert ptb_bracketed.start("some", 6, before).rate == 0.05
-    assert ptb_bracketed.start("some", 8, before).rate == 0.075
-    assert ptb_bracketed.start("some", 11, before) == climbing.Try("some", 0.075, 11)
-    assert ptb_bracketed.start("other", 6, before) == climbing.Try("other", 0.1, 6)
-
-
-def test_lengths_that_suit_a_method() -> None:
-    """Each at its best rate; one that is behind the method's best by more than a hundredth is left out."""
-    scores = {
-        climbing.Try("some", 0.05, 6): 0.9,
-        climbing.Try("some", 0.1, 6): 1.0,
-        climbing.Try("some", 0.1, 8): 0.992,
-    }
-    scores |= {climbing.Try("other", 0.05, 6): 0.98, climbing.Try("other", 0.05, 8): 1.0}
-    found = {climbing.Try("some", 0.1, 6), climbing.Try("some", 0.1, 8), climbing.Try("other", 0.05, 8)}
-    assert set(ptb_lengths.suitable(scores)) == found
-
-
-def test_a_length_that_suits_is_trained_with_the_tables_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two lengths that were equally good the table has one."""
-    folder = ["--smoke", "--folder", str(tmp_path)]
-    piece = ptb_study.Piece(ptb_study.study_options(None, "bracketed", folder), "bracketed")
-    tokens, methods = (0,) * len(ptb_trainings.SPACE.tokens), ("policy of controller", "policy of random", "dropout")
-    for phase, steps, seeds in (("climbing", 4, (7,)), ("climbing", 8, (7,)), ("bracketed", 8, (1, 2))):
-        children = [Child(name, 0, tokens, 0.1, seed) for name in methods for seed in seeds]
-        piece.train(phase, "small", piece.asked(steps), children, test=phase == "bracketed")
-    run(ptb_lengths, monkeypatch, *folder)
-    new = [entry.trial for entry in Journal(tmp_path / "lengths.jsonl").entries]
-    assert {(trial.method, trial.steps, trial.seed) for trial in new} == {(m, 4, s) for m in methods for s in (1, 2)}
-    for of in json.loads((tmp_path / "lengths.json").read_text())["by_length"].values():
-        assert {row["method"] for row in of["tables"]["test perplexity, from dropout"]} == set(methods)
-        pairs = {(claim["method"], claim["than"]) for claim in of["claims"]}
-        assert pairs == {(methods[0], methods[1]), (methods[0], methods[2]), (methods[1], methods[2])}
-
-
 def check_race(folder: Path) -> None:
     """All of the best policies run, and what is chosen of them is chosen by other seeds than it is judged by."""
     race = json.loads((folder / "race.json").read_text())
@@ -160,37 +86,33 @@ def check_race(folder: Path) -> None:
     assert race["claims"][0]["than"] == "policy of random"
 
 
+def check_longer(folder: Path) -> None:
+    """The policies of the race, at rates tuned for the length they had not, with the seeds of who had it."""
+    longer = json.loads((folder / "longer.json").read_text())
+    (of,) = longer["by_length"].values()
+    entries = Journal(folder / "longer.jsonl").entries
+    tested, tuned = ([e.trial for e in entries if e.trial.phase == p] for p in ("longer", "climbing"))
+    raced = {c["method"]: c for c in json.loads((folder / "race.json").read_text())["chosen"]}
+    assert {t.method: t.tokens for t in tested} == {f"policy of {m}": tuple(c["tokens"]) for m, c in raced.items()}
+    assert {t.steps for t in tested} == {LONGEST}, "the race is shorter"
+    assert surrounded(longer["tried"])
+    peers = {e.trial.seed for e in Journal(folder / "bracketed.jsonl").entries if e.trial.phase == "bracketed"}
+    assert {t.seed for t in tested} == peers
+    assert not {t.seed for t in tuned} & peers
+    assert all((e.test is not None) == (e.trial.phase == "longer") for e in entries)
+    classical = of["claims"][-1]["than"]
+    assert [claim["than"] for claim in of["claims"]] == ["policy of random", classical, classical]
+
+
 def test_from_proxy_to_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["--smoke", "--folder", str(tmp_path)]
-    for script in (
-        ptb_proxy,
-        ptb_search,
-        ptb_finalists,
-        ptb_honest,
-        ptb_finer,
-        ptb_retuned,
-        ptb_bracketed,
-        ptb_lengths,
-        ptb_race,
-    ):
-        run(script, monkeypatch, *folder)
+    stages = ("proxy", "search", "finalists", "honest", "finer", "retuned", "bracketed", "lengths", "race", "longer")
+    for stage in stages:
+        ptb_all.STAGES[stage](folder)
     jobs = len(trained)
-    run(
-        ptb_all,
-        monkeypatch,
-        "proxy",
-        "search",
-        "finalists",
-        "honest",
-        "finer",
-        "retuned",
-        "bracketed",
-        "lengths",
-        "race",
-        *folder,
-    )
+    run(ptb_all, monkeypatch, *stages, *folder)
     assert len(trained) == jobs, "all of it is in the journals"
     record = json.loads((tmp_path / "proxy-half-3000-0.05-for-6000.json").read_text())
     assert record["rows"][-1]["best_peer"].startswith(("dropout", "variational_dropout", "word_dropout"))
@@ -241,13 +163,14 @@ def test_from_proxy_to_table(
     assert not {e.trial.seed for e in Journal(tmp_path / "bracketed.jsonl").entries} & {
         e.trial.seed
         for path in tmp_path.glob("*.jsonl")
-        if path.stem not in ("bracketed", "race")
+        if path.stem not in ("bracketed", "race", "longer")
         for e in Journal(path).entries
     }, "seeds that nothing was chosen by"
     lengths = json.loads((tmp_path / "lengths.json").read_text())["by_length"]
     for metric, rows in lengths[f"{LONGEST:,}"]["tables"].items():
         assert rows == bracketed["tables"][metric], "as they were trained then"
     check_race(tmp_path)
+    check_longer(tmp_path)
     run(found_policies, monkeypatch, "ptb", "--folder", str(tmp_path), "--to", str(tmp_path / "policies"))
     race = json.loads((tmp_path / "race.json").read_text())
     last = {row["method"]: row for row in race["tables"]["test perplexity, from policy of random"]}
@@ -266,9 +189,9 @@ def test_from_proxy_to_table(
     run(ptb_table, monkeypatch, "--folder", str(tmp_path), "--to", str(target))
     table = ad.table(target)
     assert len(table) == sum(len(Journal(path).entries) for path in tmp_path.glob("*.jsonl"))
-    assert len(table.test(steps=LONGEST)) == 6 * 2 + 4 * 2 + 4 * 2
+    assert len(table.test(steps=LONGEST)) == (6 + 4 + 4 + 3) * 2
     assert len(table.test(steps=24)) == 2 + 3 * 2, "no policy, and the race"
-    assert len(table.facts["trained"]) == 8, "each journal says where it was trained, though one compiled for all"
+    assert len(table.facts["trained"]) == 9, "each journal says where it was trained, though one compiled for all"
     assert "minutes" in capsys.readouterr().out
 
 
@@ -280,7 +203,8 @@ def test_the_report_says_what_the_files_say(tmp_path: Path, monkeypatch: pytest.
     assert not_run(page.read_text()) == {title for title, _ in ptb_report.STAGES.values()} | {SIMULATED}
     page.write_text("# Of ours\n\n" + page.read_text() + "\nBy hand.\n")
     scripts = (ptb_descent, ptb_candidates, ptb_proxy, ptb_orders, ptb_search, ptb_sites, ptb_finalists, ptb_honest)
-    for script in (*scripts, ptb_finer, ptb_retuned, ptb_mended, ptb_bracketed, ptb_lengths, ptb_race, ptb_transfer):
+    later = (ptb_finer, ptb_retuned, ptb_mended, ptb_bracketed, ptb_lengths, ptb_race, ptb_longer, ptb_transfer)
+    for script in (*scripts, *later):
         run(script, monkeypatch, "--smoke", "--folder", str(tmp_path))
     run(ptb_report, monkeypatch, *docs)
     text = page.read_text()
