@@ -12,10 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 import autodropout as ad
-from autodropout.layers import ConvRule, Drop, PatternRule, SequenceRule
+from autodropout.layers import BASELINES, ConvRule, Drop, PatternRule, SequenceRule
 from autodropout.models import wide_resnet
-from autodropout.patterns import bits as packed_masks
-from autodropout.patterns.bits import conv_bits, conv_bits_together, on_gpu, put_on, sequence_bits
+from autodropout.patterns import switch
+from autodropout.patterns.bits import conv_bits, conv_bits_together, put_on, sequence_bits
 from autodropout.patterns.kernels import apply, conv, sequence
 from autodropout.spaces import ConvPattern, SequencePattern
 
@@ -109,7 +109,7 @@ def test_a_drop_is_the_plain_one(number: int, dtype: torch.dtype, monkeypatch: p
     weights = torch.randn_like(h)
     got = drop(h)
     (gradient,) = torch.autograd.grad((got * weights).sum(), h)
-    monkeypatch.setattr(packed_masks, "TRITON", False)
+    monkeypatch.setattr(switch, "TRITON", False)
     drop.live = False
     expected = h if rule.pattern.is_none else drop(h)
     (other,) = torch.autograd.grad((expected * weights).sum(), h)
@@ -117,12 +117,25 @@ def test_a_drop_is_the_plain_one(number: int, dtype: torch.dtype, monkeypatch: p
     assert torch.equal(gradient, other)
 
 
+@pytest.mark.parametrize("rate", [0.0005, 0.3, 1.0])
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_are_the_cpus(name: str, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one seed the same cells, by kernels and by plain PyTorch on the device."""
+    shape = (4, 33, 21, 14)  # (N, C, H, W), or (N, heads, T, C)
+    rule, h = ad.baseline(name).rule, torch.ones(shape)
+    dropped = rule(h, torch.tensor(rate), torch.tensor(5)) == 0
+    for triton in (True, False):
+        monkeypatch.setattr(switch, "TRITON", triton)
+        there = rule(h.cuda(), torch.tensor(rate).cuda(), torch.tensor(5).cuda())
+        assert torch.equal(there.cpu() == 0, dropped)
+
+
 def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     h = torch.zeros(1, device="cuda")
-    assert on_gpu(h)
-    assert not on_gpu(h.double())
-    monkeypatch.setattr(packed_masks, "TRITON", False)
-    assert not on_gpu(h)
+    assert switch.on_gpu(h)
+    assert not switch.on_gpu(h.double())
+    monkeypatch.setattr(switch, "TRITON", False)
+    assert not switch.on_gpu(h)
 
 
 def test_as_operators() -> None:

@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from autodropout.models import relative_attention_backward_kernel, relative_attention_kernel
-from autodropout.patterns.kernels import apply, by_head, conv, sequence
+from autodropout.patterns.kernels import apply, bernoulli, block_density, by_head, conv, sequence
 from autodropout.training import adam_kernel, word_nats_kernel, word_rows_kernel
 
 TYPES = {
@@ -70,6 +70,9 @@ def main() -> None:
         apply.apply_rows(torch.empty(children, 2, 70, channels, dtype=torch.float16), bits, kept)
     sequence.sequence_bits(tokens[:4], rate, seed, stream, [64, 512, 1024])  # large enough for lanes with several units
     conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 1, [1, 16], [2, 2], True)
+    bernoulli.bernoulli(seed, rate, [7])
+    bernoulli.rare(seed, rate, rate, [7])
+    block_density.block_density(32, 56, 7, 7, rate, 10, 1e-300)
     for dtype in (torch.float32, torch.bfloat16):
         compile_others(dtype)
     print(len(compiled))

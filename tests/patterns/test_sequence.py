@@ -91,50 +91,8 @@ def test_realised_rate() -> None:
         assert abs(share - expected) <= 4.56 * (expected * (1 - expected) / 4096) ** 0.5 + 1e-9, (number, runs, length)
 
 
-@given(shape=st.lists(st.integers(0, 7), min_size=1, max_size=4), seed=st.integers(0, 2**63 - 1))
-@settings(deadline=None)
-def test_bernoulli_takes_any_shape(shape: list[int], seed: int) -> None:
-    none, some, all_ = (bernoulli(shape, torch.tensor(rate), torch.tensor(seed)) for rate in (0.0, 0.4, 1.0))
-    assert list(some.shape) == shape
-    assert not none.any()
-    assert all_.all()
-
-
-def test_bernoulli_is_independent_of_how_much_is_drawn() -> None:
-    """Element i is a function of (seed, i), across the chunks in which a CPU works."""
-    long = bernoulli((200_001,), torch.tensor(0.3), torch.tensor(5))
-    assert torch.equal(long[:70_001], bernoulli((70_001,), torch.tensor(0.3), torch.tensor(5)))
-    assert abs(long.double().mean().item() - 0.3) < 5 * (0.21 / 200_001) ** 0.5
-
-
-def test_draws_of_one_hash_are_independent() -> None:
-    """And those of neighbouring ones: correlations at ten distances, five standard deviations each, p of 6e-6."""
-    drawn = bernoulli((400_000,), torch.tensor(0.3), torch.tensor(5)).double() - 0.3
-    for distance in range(1, 11):
-        together = drawn[distance:] * drawn[:-distance]
-        assert abs(together.mean().item() / 0.21) < 5 / len(together) ** 0.5, distance
-    places = drawn.view(-1, 4).mean(0)  # each quarter of a hash has the rate
-    assert (places.abs() < 5 * (0.21 / 100_000) ** 0.5).all()
-
-
-def test_a_rate_is_a_multiple_of_one_in_65536() -> None:
-    """The nearest; draws at one rate are among those at a higher one; rates near 0 and 1 draw nothing and all."""
-
-    def drawn(rate: float) -> Tensor:
-        return bernoulli((300_000,), torch.tensor(rate, dtype=torch.float64), torch.tensor(6))
-
-    assert torch.equal(drawn(0.3), drawn(round(0.3 * 2**16) / 2**16))
-    assert not drawn(2**-18).any()
-    assert drawn(1 - 2**-18).all()
-    fewer, more = drawn(0.3), drawn(0.3 + 2**-16)
-    assert not (fewer & ~more).any()
-    # Poisson of mean 300,000 / 65,536 = 4.6: none with p of 0.01, more than 20 with p of 1e-8; the seed is fixed.
-    assert 0 < (more & ~fewer).sum() <= 20
-
-
 @pytest.mark.parametrize("share_t", [False, True])
 @pytest.mark.parametrize("size", [3, 70])
 def test_the_operators_are_well_formed(share_t: bool, size: int) -> None:
     args = (torch.tensor(3), torch.tensor(0.5), [2, 2, 9, 5], size, 0, share_t, False)
     torch.library.opcheck(torch.ops.autodropout.sequence_mask.default, args)
-    torch.library.opcheck(torch.ops.autodropout.bernoulli.default, (torch.tensor(3), torch.tensor(0.5), [2, 5]))

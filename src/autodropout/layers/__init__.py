@@ -2,9 +2,9 @@
 
 from autodropout.layers.baselines import BASELINES, Baseline, baseline
 from autodropout.layers.drop import Drop, DropLayer, PatternRule, Rule, rescale
+from autodropout.layers.dropblock import DropBlock
 from autodropout.layers.rules import (
     ConvRule,
-    DropBlock,
     Dropout,
     SequenceRule,
     SpatialDropout,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from autodropout.layers.drop import Rule
+from autodropout.layers.dropblock import DropBlock
 from autodropout.layers.given import is_whole, told
 from autodropout.layers.rules import (
-    DropBlock,
     Dropout,
     SpatialDropout,
     StochasticDepth,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.layers.given import checked_rate, told
-from autodropout.patterns.bits import on_gpu
 from autodropout.patterns.draws import fresh, stream
+from autodropout.patterns.switch import on_gpu
 
 
 class Rule(Protocol):

@@ -5,6 +5,8 @@ import os
 from numbers import Integral, Real
 from typing import TypeGuard
 
+from torch import Tensor
+
 from autodropout.spaces.records import show
 
 
@@ -34,3 +36,8 @@ def checked_rate(rate: object) -> float:
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
     return number
+
+
+def need_map(h: Tensor, who: str) -> None:
+    if h.dim() != 4:
+        raise ValueError(f"{who} needs a tensor of shape (N, C, H, W), got {tuple(h.shape)}")

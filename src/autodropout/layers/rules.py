@@ -1,4 +1,4 @@
-"""Rules: our two patterns, and the peers they are compared with.
+"""Rules: our two patterns, and the peers they are compared with; DropBlock is in `dropblock.py`.
 
 Each is a frozen record called with (h, rate, seed). The rate is a 0-d tensor throughout, so that changing it never
 recompiles; that is why the peers are not torchvision's or torch.nn's, whose rates are Python floats. Tests hold them
@@ -6,29 +6,27 @@ against those. Our patterns and DropBlock rescale by the realised share of kept 
 rate)`, as published.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autodropout.layers.drop import PatternRule, is_channels_last, rescale, scaled
-from autodropout.layers.given import is_whole, told
+from autodropout.layers.given import need_map
+from autodropout.patterns.bernoulli import bernoulli
 from autodropout.patterns.bits import (
     conv_bits,
     conv_dropped,
     conv_tokens,
-    on_gpu,
     put_on,
     sequence_bits,
     sequence_dropped,
     sequence_tokens,
 )
-from autodropout.patterns.caching import cache_on_cpu
 from autodropout.patterns.conv import Tiling, conv_mask
 from autodropout.patterns.read_back import fuses_rows
-from autodropout.patterns.sequence import Runs, bernoulli, sequence_mask
+from autodropout.patterns.sequence import Runs, sequence_mask
+from autodropout.patterns.switch import on_gpu
 from autodropout.spaces import ConvPattern, SequencePattern
 
 
@@ -44,7 +42,7 @@ class ConvRule(PatternRule):
         return Tiling(cells.size, cells.stride, p.repeat, p.share_c, p.rotate, p.shear_x, p.shear_y)
 
     def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-        _need_map(h, "a ConvNet pattern")
+        need_map(h, "a ConvNet pattern")
         tiling = self.tiling(h.shape[2], h.shape[3])
         if 0 in tiling.size:  # a map of less than 5 cells has no rectangle to drop
             return h
@@ -55,7 +53,7 @@ class ConvRule(PatternRule):
         return conv_tokens(self.pattern, self.searched_at)
 
     def bits(self, h: Tensor, tokens: Tensor, rate: Tensor, seed: Tensor, stream: int) -> tuple[Tensor, Tensor]:
-        _need_map(h, "a ConvNet pattern")
+        need_map(h, "a ConvNet pattern")
         made: tuple[Tensor, Tensor] = conv_bits(tokens, rate, seed, stream, h.shape, is_channels_last(h))
         return made
 
@@ -112,7 +110,7 @@ class SpatialDropout:
     """Whole channels of a map (Tompson et al. 2015)."""
 
     def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-        _need_map(h, "SpatialDropout")
+        need_map(h, "SpatialDropout")
         return _inverted(h, bernoulli((h.shape[0], h.shape[1], 1, 1), rate, seed), rate)
 
 
@@ -142,87 +140,6 @@ class WordDropout:
         return _inverted(h, bernoulli((*h.shape[:-1], 1), rate, seed), rate)
 
 
-@dataclass(frozen=True)
-class DropBlock:
-    """Square blocks (Ghiasi et al. 2018), in each channel on its own.
-
-    Departures: blocks of any size, cut to the map where they are larger; and the density of blocks solves for the
-    share of cells dropped exactly, blocks overlapping or not, so that `rate` means the same on 7x7 as on 56x56.
-    """
-
-    block: int = 7
-
-    def __post_init__(self) -> None:
-        if not is_whole(self.block):
-            raise TypeError(f"DropBlock's block must be a whole number of cells, got {told(self.block)}")
-        if self.block < 1:
-            raise ValueError(f"DropBlock's block must be at least 1 cell, got {self.block}")
-
-    def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-        _need_map(h, "DropBlock")
-        n, c, height, width = h.shape
-        rows, columns = min(self.block, height), min(self.block, width)
-        density = _block_density(height, width, rows, columns, rate)
-        shape, (first, second) = (n, c, height - rows + 1, width - columns + 1), _two_rates(density)
-        corners = bernoulli(shape, first, seed) & bernoulli(shape, second, ~seed)
-        spread = F.pad(corners.to(torch.float32), (columns - 1, columns - 1, rows - 1, rows - 1))
-        mask = F.max_pool2d(spread, (rows, columns), stride=1) == 0  # (N, C, H, W)
-        if is_channels_last(h):
-            mask = mask.contiguous(memory_format=torch.channels_last)
-        return rescale(h, mask, mask.count_nonzero())
-
-
-def _two_rates(density: Tensor) -> tuple[Tensor, Tensor]:
-    """Rates of two draws that both hit as often as one of `density` would.
-
-    Draws have 16 bits, and a block's corner is 49 times as rare as what it drops: in one draw a rate of 0.002 would be
-    8% off, and a tenth of it none at all.
-    """
-    first = (density.sqrt() * 2**16).ceil().clamp(min=1) / 2**16  # exactly what a draw can have
-    return first, density / first
-
-
-@torch.library.custom_op("autodropout::block_density", mutates_args=())  # keeps the table out of compiled graphs
-def _block_density(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
-    """The probability of a block's corner that makes the expected share of covered cells `rate`."""
-    shares, densities = _density_table(height, width, rows, columns, rate.device)
-    above = torch.searchsorted(shares, rate.double().view(1)).clamp(1, len(shares) - 1)
-    low, high = shares[above - 1], shares[above]
-    part = (rate - low) / (high - low)
-    return torch.lerp(densities[above - 1], densities[above], part).squeeze().float()
-
-
-@_block_density.register_fake
-def _(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
-    return torch.empty_like(rate)
-
-
-@cache_on_cpu
-def _density_table(height: int, width: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Expected share of covered cells against density, finely enough to interpolate.
-
-    A cell that k corners could cover stays uncovered with probability (1 - density)**k.
-    """
-
-    def covering(cells: int, block: int) -> tuple[Tensor, Tensor]:
-        """Along one axis: 1, 2, ..., and the share of cells that so many places of a block cover."""
-        place = torch.arange(cells, device=device)
-        places = place.clamp(max=cells - block) - (place - block + 1).clamp(min=0) + 1  # (cells,)
-        counts = torch.arange(1, block + 1, device=device)
-        return counts.double(), (places[:, None] == counts).double().mean(0)
-
-    (down, down_share), (across, across_share) = covering(height, rows), covering(width, columns)
-    corners = torch.outer(down, across).flatten()  # how many corners could cover a cell
-    cells = torch.outer(down_share, across_share).flatten()  # the share of cells of which that is true
-    steps = torch.logspace(-7, math.log10(40), 2048, dtype=torch.float64, device=device)
-    steps = F.pad(steps, (1, 0))
-    shares = -torch.expm1(-torch.outer(steps, corners)) @ cells
-    densities = -torch.expm1(-steps)
-    for column in (shares, densities):
-        column[-1:].fill_(1.0)  # an assignment would copy from the host, which a CUDA graph cannot capture
-    return shares, densities
-
-
 def _inverted(h: Tensor, dropped: Tensor, rate: Tensor) -> Tensor:
     """Inverted dropout: zeros where dropped, `h / (1 - rate)` elsewhere; all zeros, not NaN, at rate 1."""
     scale = 1.0 / (1.0 - rate).clamp(min=torch.finfo(torch.float32).tiny)
@@ -241,8 +158,3 @@ def _by_kernel(h: Tensor, *, fuses: bool = True) -> bool:
 def _need_tokens(h: Tensor, who: str) -> None:
     if h.dim() < 2:
         raise ValueError(f"{who} needs a tensor of shape (..., T, C), got {tuple(h.shape)}")
-
-
-def _need_map(h: Tensor, who: str) -> None:
-    if h.dim() != 4:
-        raise ValueError(f"{who} needs a tensor of shape (N, C, H, W), got {tuple(h.shape)}")

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from autodropout.layers import Drop, DropLayer, rules
 from autodropout.models.relative_attention import aligned, relative_attention
 from autodropout.models.spare import Embedding, Linear, padded, spare
-from autodropout.patterns.bits import compiled_for_gpu
+from autodropout.patterns.switch import compiled_for_gpu
 
 INITIAL_DEVIATION = 0.02
 EMBEDDING_SITE, SOFTMAX_SITE = -2, -3  # whose masks are not those of any site that `attach` numbers: 0, 1, ...

@@ -17,9 +17,7 @@ Children that are trained side by side with stacked parameters have their sequen
 rate and seed of (K,), bits of (K, ...); `torch.vmap` arrives there by itself.
 """
 
-import importlib.util
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,20 +30,6 @@ from autodropout.patterns.stacking import stacked
 from autodropout.spaces import ConvPattern, SequencePattern
 
 _ONE = 1 << 28  # fixed point, as in conv.py
-
-
-TRITON = os.environ.get("AUTODROPOUT_TRITON", "1") != "0" and importlib.util.find_spec("triton") is not None
-"""The switch: without Triton's kernels the masks of a GPU are made by plain PyTorch."""
-
-
-def on_gpu(h: Tensor) -> bool:
-    """Whether a tensor's masks are the kernels' to make."""
-    return TRITON and h.is_cuda and h.dtype in (torch.float16, torch.bfloat16, torch.float32)
-
-
-def compiled_for_gpu(h: Tensor) -> bool:
-    """Whether this is code that becomes kernels' calls and fused arithmetic: else plain operations serve better."""
-    return on_gpu(h) and torch.compiler.is_compiling()
 
 
 def conv_tokens(pattern: ConvPattern, searched_at: tuple[int, int]) -> list[int]:

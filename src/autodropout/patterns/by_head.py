@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autodropout.patterns.bits import on_gpu, sequence_dropped
+from autodropout.patterns.bits import sequence_dropped
 from autodropout.patterns.stacking import stacked
+from autodropout.patterns.switch import on_gpu
 
 
 @torch.library.custom_op("autodropout::put_by_head", mutates_args=())

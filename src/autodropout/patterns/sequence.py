@@ -10,20 +10,18 @@ Covered positions drop with probability `rate`, one draw per (token, channel); p
 channels when `share_c`. With `stride = 0` and `size >= T` there is one run from 0: Dropout, Word Dropout (`share_c`),
 Variational (`share_t`).
 
-A draw has 16 bits, a hash serves four: a rate is rounded to a multiple of 2**-16. Values are many, and where a mask has
-to be made in the time that nn.Dropout takes for its own, hashing is most of the work.
+Draws are those of `bernoulli.py`: a rate is rounded to a multiple of 2**-16.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from autodropout.patterns.draws import GOLDEN, below, mix, threshold, words
-from autodropout.patterns.stacking import stacked
+from autodropout.patterns.bernoulli import draw
+from autodropout.patterns.draws import below, words
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,6 @@ def sequence_mask(runs: Runs, shape: Sequence[int], rate: Tensor, seed: Tensor) 
         seed, rate, list(shape), runs.size, runs.stride, runs.share_t, runs.share_c
     )
     return mask, kept
-
-
-def bernoulli(shape: Sequence[int], rate: Tensor, seed: Tensor) -> Tensor:
-    """Independent draws, True with probability `rate` to within 2**-17; element number i is a function of (seed, i)."""
-    drawn: Tensor = torch.ops.autodropout.bernoulli(seed, rate, list(shape))
-    return drawn
 
 
 @torch.library.custom_op("autodropout::sequence_mask", mutates_args=())
@@ -101,38 +93,4 @@ def _cover(runs: Runs, rows: int, length: int, seed: Tensor) -> tuple[Tensor, Te
     return position % period < runs.size, position // period
 
 
-@torch.library.custom_op("autodropout::bernoulli", mutates_args=())
-def draw(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
-    """`bernoulli`, as an operator of its own for the reasons given in conv.py.
-
-    Seeds and rates of (K,), those of children side by side, give draws of (K, *shape).
-    """
-    total = prod(shape)
-    key = mix(seed)[..., None]  # (..., 1), as the limit
-    # A draw is read as a signed number, and the limit may be one more than the largest of them.
-    limit = (((threshold(rate) + 2**15) >> 16) - 2**15).int()[..., None]
-    drawn = torch.empty((*seed.shape, (total + 3) // 4 * 4), dtype=torch.bool, device=seed.device)
-    # On a CPU in chunks, so that the passes of the hash stay within the cache.
-    chunk = _CHUNK if seed.device.type == "cpu" else max(1, drawn.shape[-1])
-    for first in range(0, drawn.shape[-1], chunk):
-        last = min(first + chunk, drawn.shape[-1])
-        counters = torch.arange(first // 4, last // 4, device=seed.device)
-        torch.lt(mix(counters.mul_(GOLDEN).add(key)).view(torch.int16), limit, out=drawn[..., first:last])
-    return drawn[..., :total].reshape(*seed.shape, *shape)
-
-
-@draw.register_fake
-def _(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
-    return torch.empty((*seed.shape, *shape), dtype=torch.bool, device=seed.device)
-
-
-@draw.register_vmap
-def _(
-    info: Any, in_dims: tuple[int | None, ...], seed: Tensor, rate: Tensor, shape: Sequence[int]
-) -> tuple[Tensor, int]:
-    tensors = zip((seed, rate), in_dims[:2], strict=True)
-    return draw(*(stacked(value, dim, info.batch_size) for value, dim in tensors), shape), 0
-
-
 _STARTS = 0x5DEECE66D  # sets the starts' stream apart from the drops'
-_CHUNK = 1 << 18  # draws: enough to be worth two threads, few enough for the cache

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from autodropout.models.spare import Embedding, Linear, spare
-from autodropout.patterns.bits import on_gpu
+from autodropout.patterns.switch import on_gpu
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults, which ClippedAdam has too
 

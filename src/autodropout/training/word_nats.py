@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autodropout.patterns.bits import on_gpu
+from autodropout.patterns.switch import on_gpu
 
 
 @torch.library.custom_op("autodropout::word_nats", mutates_args=())

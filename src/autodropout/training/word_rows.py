@@ -7,7 +7,7 @@ three such matrices. Here they are put where they belong: a step reads a thousan
 import torch
 from torch import Tensor
 
-from autodropout.patterns.bits import on_gpu
+from autodropout.patterns.switch import on_gpu
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from autodropout.layers.drop import Drop
 from autodropout.layers.rules import SequenceRule
-from autodropout.patterns.bits import compiled_for_gpu
 from autodropout.patterns.by_head import put_by_head
+from autodropout.patterns.switch import compiled_for_gpu
 
 
 class Layout(Protocol):

@@ -1,0 +1,65 @@
+"""Independent draws in Triton: those of `patterns/bernoulli.py`, a byte each.
+
+A lane hashes once for four draws and writes them as one word; nothing else is read or written.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autodropout.patterns.kernels.hash import GOLDEN, mix, threshold
+
+WORDS = 1024  # of four draws, that a program makes: eight a thread
+
+
+def bernoulli(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
+    """Of seeds and rates of (K,), draws of (K, *shape)."""
+    return _drawn(seed, rate, rate, shape, twice=False)
+
+
+def rare(seed: Tensor, first: Tensor, second: Tensor, shape: Sequence[int]) -> Tensor:
+    """True where a draw at the first rate hits and one of `~seed` at the second."""
+    return _drawn(seed, first, second, shape, twice=True)
+
+
+def _drawn(seed: Tensor, first: Tensor, second: Tensor, shape: Sequence[int], *, twice: bool) -> Tensor:
+    total, children = prod(shape), seed.numel()
+    words = triton.cdiv(total, 4)
+    drawn = torch.empty((*seed.shape, 4 * words), dtype=torch.bool, device=seed.device)
+    if drawn.numel():
+        _draw[(triton.cdiv(words, WORDS), children)](
+            seed.contiguous(), first.expand(seed.shape).contiguous(), second.expand(seed.shape).contiguous(),
+            drawn.view(torch.int32), words, TWICE=twice, WORDS=WORDS, num_warps=4,
+        )  # fmt: skip
+    return drawn[..., :total].reshape(*seed.shape, *shape)
+
+
+@triton.jit
+def _limit(rate):
+    """What draws of a rate are below, read as signed numbers."""
+    return ((threshold(rate) + 32768) >> 16).to(tl.int32) - 32768
+
+
+@triton.jit
+def _flags(four, limit):
+    """Four draws of a hash as four bytes: 1 where one is below `limit`."""
+    flags = (four.to(tl.int16).to(tl.int32) < limit).to(tl.int32)
+    flags |= ((four >> 16).to(tl.int16).to(tl.int32) < limit).to(tl.int32) << 8
+    flags |= ((four >> 32).to(tl.int16).to(tl.int32) < limit).to(tl.int32) << 16
+    return flags | ((four >> 48).to(tl.int16).to(tl.int32) < limit).to(tl.int32) << 24
+
+
+@triton.jit(do_not_specialize=["seed", "first", "second", "words"])
+def _draw(seed, first, second, drawn, words, TWICE: tl.constexpr, WORDS: tl.constexpr):
+    child = tl.program_id(1)
+    word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
+    counter = word.to(tl.uint64) * GOLDEN
+    own = tl.load(seed + child)
+    flags = _flags(mix(mix(own.to(tl.uint64, bitcast=True)) + counter), _limit(tl.load(first + child)))
+    if TWICE:
+        flags &= _flags(mix(mix((~own).to(tl.uint64, bitcast=True)) + counter), _limit(tl.load(second + child)))
+    tl.store(drawn + child.to(tl.int64) * words + word, flags, mask=word < words)

@@ -1,0 +1,88 @@
+"""DropBlock: where blocks lie, and how often, so that the realised rate is the one asked for."""
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from autodropout.layers import DropBlock
+from autodropout.layers.dropblock import block_density, covering
+from autodropout.patterns import rare
+
+
+def run(rule: DropBlock, h: Tensor, rate: float, seed: int = 3) -> Tensor:
+    return rule(h, torch.tensor(rate), torch.tensor(seed))
+
+
+def sides(height: int, width: int, block: int) -> tuple[int, int, int, int]:
+    return height, width, min(block, height), min(block, width)
+
+
+CELLS = st.integers(1, 12)
+
+
+@given(CELLS, CELLS, st.integers(1, 14), st.sampled_from([0.1, 0.5, 0.9]))
+@settings(max_examples=50)
+def test_a_block_lies_right_of_its_corner_and_below(height: int, width: int, block: int, rate: float) -> None:
+    """Cell by cell as max-pooling finds it, and rescaled by what is left."""
+    _, _, rows, columns = sides(height, width, block)
+    density = block_density(height, width, rows, columns, torch.tensor(rate))
+    corners = rare((2, 3, height - rows + 1, width - columns + 1), density, torch.tensor(3))
+    around = F.pad(corners.float(), (columns - 1, columns - 1, rows - 1, rows - 1))
+    kept = F.max_pool2d(around, (rows, columns), stride=1) == 0
+    expected = torch.where(kept, kept.numel() / max(1, int(kept.sum())), 0.0)
+    torch.testing.assert_close(run(DropBlock(block), torch.ones(2, 3, height, width), rate), expected)
+
+
+@given(CELLS, CELLS, st.integers(1, 14))
+@settings(max_examples=50)
+def test_how_many_corners_cover_a_cell(height: int, width: int, block: int) -> None:
+    """By counting them."""
+    _, _, rows, columns = sides(height, width, block)
+    counted: dict[int, int] = {}
+    for y, x in product(range(height), range(width)):
+        places = product(range(height - rows + 1), range(width - columns + 1))
+        count = sum(top <= y < top + rows and left <= x < left + columns for top, left in places)
+        counted[count] = counted.get(count, 0) + 1
+    found: dict[int, float] = {}
+    for count, share in zip(*covering(height, width, rows, columns, torch.device("cpu")), strict=True):
+        found[int(count)] = found.get(int(count), 0.0) + float(share)
+    assert found == pytest.approx({count: cells / (height * width) for count, cells in counted.items()})
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-5, 0.02, 0.3, 0.9, 0.999, 1.0])
+@pytest.mark.parametrize("size", [(7, 7), (8, 9), (56, 56), (3, 20), (1, 1)], ids=str)
+def test_the_density_gives_the_rate(size: tuple[int, int], rate: float) -> None:
+    """Exactly, by what it means for a cell that so many corners could cover."""
+    given = sides(*size, 7)
+    density = block_density(*given, torch.tensor(rate)).double()
+    counts, shares = covering(*given, torch.device("cpu"))
+    assert 0 <= density <= 1
+    assert float((shares * (1 - (1 - density) ** counts)).sum()) == pytest.approx(rate, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("size", [7, 8, 14, 28, 56])
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 9])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropblock_realises_its_rate(size: int, block: int, rate: float) -> None:
+    """50 comparisons, p of 0.001 over all: 4.3 standard errors, the map being the sampling unit."""
+    units = 6000 if size < 28 else 600
+    h = torch.ones(units // 10, 10, size, size)
+    shares = (run(DropBlock(block), h, rate) == 0).double().mean((2, 3)).flatten()
+    assert abs(shares.mean() - rate) < 4.3 * shares.std() / units**0.5 + 1e-4
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.0005])
+def test_small_rates_are_realised(rate: float) -> None:
+    """Of blocks whose corners are rarer than a draw of 16 bits can say; 4.3 standard errors, the map being the unit."""
+    shares = (run(DropBlock(7), torch.ones(200, 100, 28, 28), rate) == 0).double().mean((2, 3)).flatten()
+    assert abs(shares.mean() - rate) < 4.3 * shares.std() / len(shares) ** 0.5
+
+
+def test_block_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="at least 1 cell, got 0"):
+        DropBlock(0)
