@@ -51,12 +51,12 @@ def test_a_rate_is_a_multiple_of_one_in_65536() -> None:
     assert 0 < (more & ~fewer).sum() <= 20
 
 
-@pytest.mark.parametrize("density", [0.0, 1e-6, 4e-6, 4e-5, 1e-3, 0.1, 0.999, 1.0])
+@given(density=st.one_of(st.just(0.0), st.floats(2**-20, 1.0), st.floats(-20, 0).map(lambda power: 2.0**power)))
 def test_two_draws_are_as_rare_as_one_should_be(density: float) -> None:
     """Also below what one draw of 16 bits can tell from nothing."""
     first, second = ((rate * 2**16).round() / 2**16 for rate in two_rates(torch.tensor(density)))
     assert float(first) <= 1.0
-    assert float(first * second) == pytest.approx(density, rel=0.008)
+    assert float(first * second) == pytest.approx(density, rel=0.01)
 
 
 @given(
@@ -72,7 +72,11 @@ def test_a_rare_draw_is_two_that_both_hit(shape: list[int], rate: float, seed: i
     assert torch.equal(rare(shape, torch.tensor(rate), torch.tensor(seed)), both)
 
 
-def test_the_operators_are_well_formed() -> None:
-    arguments = (torch.tensor(3), torch.tensor(0.5), [2, 5])
+@pytest.mark.parametrize("shape", [[2, 5], [3, 3], [0, 3]], ids=str)
+def test_the_operators_are_well_formed(shape: list[int]) -> None:
+    """Of several children, too: compiled code refuses strides that it was not told of."""
+    arguments = (torch.tensor(3), torch.tensor(0.5), shape)
     torch.library.opcheck(torch.ops.autodropout.bernoulli.default, arguments)
     torch.library.opcheck(torch.ops.autodropout.rare.default, arguments)
+    children = (torch.tensor([3, 4]), torch.tensor([0.5, 0.2]), shape)
+    torch.library.opcheck(torch.ops.autodropout.bernoulli.default, children)

@@ -25,6 +25,7 @@ def test_draws_are_the_plain_ones(children: list[tuple[float, int]], shape: list
     """Of one child, of several side by side, and of rare ones."""
     rates, seeds = (torch.tensor(of) for of in zip(*children, strict=True))
     together = kernels.bernoulli(seeds.to(DEVICE), rates.to(DEVICE), shape).cpu()
+    assert together.is_contiguous(), "as compiled code was told"
     for number, (rate, seed) in enumerate(zip(rates, seeds, strict=True)):
         plain = bernoulli(shape, rate, seed)
         assert torch.equal(together[number], plain)
@@ -34,8 +35,9 @@ def test_draws_are_the_plain_ones(children: list[tuple[float, int]], shape: list
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-5, 0.02, 0.3, 0.9, 0.999, 1.0])
-@pytest.mark.parametrize("size", [(7, 7), (8, 9), (56, 56), (3, 20), (1, 1)], ids=str)
-def test_the_density_is_the_plain_one(size: tuple[int, int], rate: float) -> None:
-    given = (*size, *(min(7, cells) for cells in size))
+@pytest.mark.parametrize("block", [7, 60])
+@pytest.mark.parametrize("size", [(7, 7), (8, 9), (56, 56), (3, 20), (1, 1), (130, 90)], ids=str)
+def test_the_density_is_the_plain_one(size: tuple[int, int], block: int, rate: float) -> None:
+    given = (*size, *(min(block, cells) for cells in size))
     found = block_density(*given, torch.tensor(rate, device=DEVICE), dropblock.NEWTON, dropblock.LEAST)
     torch.testing.assert_close(found.cpu(), dropblock.block_density(*given, torch.tensor(rate)), rtol=1e-6, atol=0)

@@ -26,7 +26,7 @@ def bernoulli(shape: Sequence[int], rate: Tensor, seed: Tensor) -> Tensor:
 
 
 def rare(shape: Sequence[int], rate: Tensor, seed: Tensor) -> Tensor:
-    """`bernoulli` for rates that 16 bits are too few for: right to within a hundredth down to 2**-32."""
+    """`bernoulli` for rates that 16 bits are too few for: right to within a hundredth down to 2**-20."""
     drawn: Tensor = torch.ops.autodropout.rare(seed, rate, list(shape))
     return drawn
 
@@ -51,7 +51,7 @@ def _plain(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
         last = min(first + chunk, drawn.shape[-1])
         counters = torch.arange(first // 4, last // 4, device=seed.device)
         torch.lt(mix(counters.mul_(GOLDEN).add(key)).view(torch.int16), limit, out=drawn[..., first:last])
-    return drawn[..., :total].reshape(*seed.shape, *shape)
+    return drawn[..., :total].contiguous().view((*seed.shape, *shape))  # of one child nothing is copied
 
 
 @draw.register_kernel("cuda")
@@ -77,7 +77,7 @@ def _(
     return draw(*(stacked(value, dim, info.batch_size) for value, dim in tensors), shape), 0
 
 
-@torch.library.custom_op("autodropout::rare", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("autodropout::rare", mutates_args=())
 def _rare(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
     first, second = two_rates(rate)
     drawn = _plain(seed, first, shape)

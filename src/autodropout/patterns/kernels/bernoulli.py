@@ -35,7 +35,7 @@ def _drawn(seed: Tensor, first: Tensor, second: Tensor, shape: Sequence[int], *,
             seed.contiguous(), first.expand(seed.shape).contiguous(), second.expand(seed.shape).contiguous(),
             drawn.view(torch.int32), words, TWICE=twice, WORDS=WORDS, num_warps=4,
         )  # fmt: skip
-    return drawn[..., :total].reshape(*seed.shape, *shape)
+    return drawn[..., :total].contiguous().view((*seed.shape, *shape))  # of one child nothing is copied
 
 
 @triton.jit
