@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from autodropout.layers import DropBlock
-from autodropout.layers.dropblock import block_density, covering
+from autodropout.layers.dropblock import _solve, block_density, covering
 from autodropout.patterns import rare
 
 
@@ -81,6 +81,26 @@ def test_small_rates_are_realised(rate: float) -> None:
     """Of blocks whose corners are rarer than a draw of 16 bits can say; 4.3 standard errors, the map being the unit."""
     shares = (run(DropBlock(7), torch.ones(200, 100, 28, 28), rate) == 0).double().mean((2, 3)).flatten()
     assert abs(shares.mean() - rate) < 4.3 * shares.std() / len(shares) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_operator_is_well_formed(dtype: torch.dtype) -> None:
+    rate = torch.tensor(0.3, dtype=dtype)
+    torch.library.opcheck(torch.ops.autodropout.block_density.default, (8, 9, 7, 7, rate))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-5, 0.3, 0.999, 1.0])
+@pytest.mark.parametrize("size", [(7, 7), (8, 9), (56, 56), (3, 20)], ids=str)
+def test_torch_solves_as_numpy_does(size: tuple[int, int], rate: float) -> None:
+    """The one on a GPU without Triton, the other on a CPU."""
+    given = sides(*size, 7)
+    solved = _solve(torch, *covering(*given, torch.device("cpu")), torch.tensor(rate).double())
+    torch.testing.assert_close(solved.float(), block_density(*given, torch.tensor(rate)), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 7, 7), (2, 0, 7, 7), (2, 3, 0, 5), (2, 3, 5, 0)], ids=str)
+def test_maps_without_cells(shape: tuple[int, ...]) -> None:
+    assert run(DropBlock(7), torch.ones(shape), 0.3).shape == shape
 
 
 def test_block_must_be_positive() -> None:

@@ -43,6 +43,8 @@ class DropBlock:
 
     def __call__(self, h: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
         need_map(h, "DropBlock")
+        if h.numel() == 0:
+            return h
         n, c, height, width = h.shape
         rows, columns = min(self.block, height), min(self.block, width)
         density = block_density(height, width, rows, columns, rate)
@@ -68,10 +70,11 @@ def _spread(marked: Tensor, axis: int, size: int) -> Tensor:
     return marked
 
 
-@torch.library.custom_op("autodropout::block_density", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("autodropout::block_density", mutates_args=())
 def block_density(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
-    """The probability of a block's corner that makes the expected share of covered cells `rate`."""
-    return torch.tensor(_density(height, width, rows, columns, rate.item()), dtype=torch.float32)
+    """The probability of a block's corner that makes the expected share of covered cells `rate`; float32."""
+    density = _density(height, width, rows, columns, rate.item())
+    return torch.tensor(density, dtype=torch.float32, device=rate.device)
 
 
 @block_density.register_kernel("cuda")
@@ -88,7 +91,7 @@ def _(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
 
 @block_density.register_fake
 def _(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
-    return torch.empty_like(rate)
+    return torch.empty_like(rate, dtype=torch.float32)
 
 
 @lru_cache(maxsize=4096)  # of each site of a network, each rate of a short schedule

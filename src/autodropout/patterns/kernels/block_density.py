@@ -9,10 +9,11 @@ from torch import Tensor
 def block_density(height: int, width: int, rows: int, columns: int, rate: Tensor, newton: int, least: float) -> Tensor:
     """For a rate on a GPU, by so many of Newton's steps; `least` is the smallest share that stays."""
     density = torch.empty_like(rate, dtype=torch.float32)
-    down, across = min(rows, height - rows + 1), min(columns, width - columns + 1)
+    counted = min(rows, height - rows + 1), min(columns, width - columns + 1)
+    down, across = map(triton.next_power_of_2, counted)
+    warps = min(16, triton.cdiv(down * across, 512))  # of large blocks a thread could not hold its part
     _solve[(1,)](
-        rate, density, down, across, height, width, newton, least,
-        DOWN=triton.next_power_of_2(down), ACROSS=triton.next_power_of_2(across), num_warps=1,
+        rate, density, *counted, height, width, newton, least, DOWN=down, ACROSS=across, num_warps=warps
     )  # fmt: skip
     return density
 
