@@ -25,9 +25,14 @@ compiled: set[Any] = set()
 
 
 def type_of(value: Any, annotation: str) -> str:
+    """As Triton's launcher finds it, who believes an annotation."""
     if isinstance(value, torch.Tensor):
         return TYPES[value.dtype]
-    return "i64" if "int64" in annotation or not -(2**31) <= value < 2**31 else "i32"
+    if annotation:
+        return annotation
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
 def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, num_warps: int, **kwargs: Any) -> None:
@@ -37,7 +42,7 @@ def compile_instead(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, nu
     }
     constants = {p.name for p in kernel.params if p.is_constexpr} | ones  # Triton makes constants of such arguments
     signature = {
-        name: "constexpr" if name in constants else type_of(value, str(kernel.params[i].annotation))
+        name: "constexpr" if name in constants else type_of(value, kernel.params[i].annotation_type)
         for i, (name, value) in enumerate((name, given[name]) for name in kernel.arg_names)
     }
     places = {(kernel.arg_names.index(name),): given[name] for name in constants}
