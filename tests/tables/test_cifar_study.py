@@ -1,6 +1,7 @@
 """The scripts of the CIFAR-10 study, with a training that takes no time."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import autodropout as ad
 import cifar_report
 import cifar_study
 import found_policies
+import in_turn
+import pieces
 from autodropout.layers import Baseline
 from autodropout.spaces import ConvPolicy
 from autodropout.tables import Journal
@@ -86,6 +89,26 @@ def test_candidates_are_judged_by_their_errors(tmp_path: Path) -> None:
 def test_a_candidate_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="like wrn-16-1:6000, got 'wrn-9:50'"):
         cifar_study.main(["candidates", "--folder", str(tmp_path), "--candidates", "wrn-9:50"])
+
+
+def test_the_options_of_a_stage_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for given, told in (["--help"], "{candidates,proxy,"), (["search", "--help"], "--longer-steps"):
+        with pytest.raises(SystemExit, match="0"):
+            cifar_study.main(given)
+        assert told in capsys.readouterr().out
+
+
+def test_the_minutes_are_those_of_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage has what those before it have left, and the time may be over."""
+    clock, left = iter([0.0, 0.0, 60.0, 150.0]), []
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+
+    def stage(options: Sequence[str]) -> None:
+        args = pieces.study_options(None, "search", options, cifar_study.TRAININGS, cifar_study.DEFAULTS)
+        left.append((args.minutes, args.folder))
+
+    in_turn.in_turn(None, dict.fromkeys("abc", stage), [*"abc", "--smoke", "--folder", "b", "--minutes", "2"])
+    assert left == [(minutes, Path("b")) for minutes in (2.0, 1.0, -0.5)]
 
 
 def test_a_search_at_a_rate_between_those_of_baselines(tmp_path: Path) -> None:
