@@ -4,9 +4,10 @@
 
 `ad.load("ptb-controller")` then gives what our controller found, `ad.load("ptb-controller-paper")` what the paper's
 setting of it did, `ad.load("ptb-random")` random search. The rate in a file is the one that was tuned for it in the
-study: for another model or other data it is a first guess. Rate and worth are those of the last table that has the
-policy. Where all of the best policies of a search were trained once more, that found one of them to be the best by new
-seeds, that one is taken (`ptb_race.py`).
+study: for another model or other data it is a first guess. Rate and score are those of the last of `TABLES` that has
+the policy; what it is worth at other lengths (`ptb_lengths.py`, `ptb_longer.py`) is told beside. Where all of the best
+policies of a search were trained once more, that found one of them to be the best by new seeds, that one is taken
+(`ptb_race.py`).
 """
 
 import argparse
@@ -26,6 +27,7 @@ from recording import unit_of
 SEARCHED = "policy of "  # what methods of the table begin with that a search has found
 CHOICE = "race.json"  # has other policies than all tables before it
 TABLES = (CHOICE, "bracketed.json", "retuned.json", "honest.json")  # the last first
+AT_LENGTHS = ("lengths.json", "longer.json")  # of the policies before the choice, and of those that were chosen
 
 
 class Study(NamedTuple):
@@ -104,9 +106,10 @@ def worth(record: dict[str, Any], method: str) -> str:
 
 def told(folder: Path, record: dict[str, Any], method: str, exchanged: bool) -> str:
     """At every length that all were trained for, where there is such a table of it, and at that of its last table."""
-    path = folder / "lengths.json"
-    by_length = json.loads(path.read_text())["by_length"] if path.exists() and not exchanged else {}
-    known = {steps: of for steps, of in by_length.items() if of["tables"] and method in rows_of(of, "test")}
+    known: dict[str, dict[str, Any]] = {}
+    for path in map(folder.joinpath, AT_LENGTHS[1:] if exchanged else AT_LENGTHS):
+        by_length = json.loads(path.read_text())["by_length"] if path.exists() else {}
+        known |= {steps: of for steps, of in by_length.items() if of["tables"] and method in rows_of(of, "test")}
     if not known or "chosen" in record:
         known[f"{record['lengths'][method]:,}"] = record
     lines = (

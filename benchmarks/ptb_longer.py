@@ -33,6 +33,8 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
     tokens = {method: trial.tokens for method, trial in chosen.items()}
     raced_for = {trial.steps for trial in chosen.values()}
     peers = [entry for entry in classical(piece) if entry.trial.steps not in raced_for]
+    if not peers:
+        raise SystemExit("no classical method had a final training of another length than the race: nothing to do")
     seeds = sorted({entry.trial.seed for entry in peers})
     tuning = range(TUNING_SEED, TUNING_SEED + (args.tuning_seeds if args.smoke else TUNING_SEEDS))
     tried: Tried = {}

@@ -179,6 +179,7 @@ def test_from_proxy_to_table(
         assert ptb_trainings.SPACE.encode(found) == tuple(chosen["tokens"])
         assert found.provenance.rate == chosen["rate"] == row["rate"]
         assert f"test perplexity {row['mean']:.2f} over 2 seeds" in found.provenance.note
+        assert f"After {LONGEST} steps at " in found.provenance.note, "the length that they had afterwards"
     assert {chosen["method"] for chosen in race["chosen"]} == {"controller", "controller-paper", "random"}
     searched = {
         e.trial.number: e.trial for e in Journal(tmp_path / "search.jsonl").entries if e.trial.method == "random"
