@@ -103,6 +103,26 @@ def test_maps_without_cells(shape: tuple[int, ...]) -> None:
     assert run(DropBlock(7), torch.ones(shape), 0.3).shape == shape
 
 
+@pytest.mark.parametrize("size", [(5, 5), (9, 4), (4, 9), (9, 8)], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_compiled_for_any_size_sizes_stay_simple(size: tuple[int, int], layout: torch.memory_format) -> None:
+    """Of a minimum of sizes, and all that follows from it, Inductor would compile for minutes."""
+    shapes: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        found = (node.meta.get("example_value") for node in module.graph.nodes)
+        shapes.extend(str(value.shape) for value in found if isinstance(value, Tensor))
+        return module
+
+    h = torch.randn(2, 3, *size).contiguous(memory_format=layout)
+    compiled = torch.compile(lambda h: run(DropBlock(7), h, 0.3), fullgraph=True, dynamic=True, backend=backend)
+    got = compiled(h)
+    assert torch.equal(got, run(DropBlock(7), h, 0.3))
+    assert got.stride() == h.stride()
+    assert any("s" in shape for shape in shapes)
+    assert not [shape for shape in shapes if "Min(" in shape or "Max(" in shape]
+
+
 def test_block_must_be_positive() -> None:
     with pytest.raises(ValueError, match="at least 1 cell, got 0"):
         DropBlock(0)

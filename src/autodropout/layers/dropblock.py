@@ -46,21 +46,26 @@ class DropBlock:
         if h.numel() == 0:
             return h
         n, c, height, width = h.shape
-        rows, columns = min(self.block, height), min(self.block, width)
+        # Branches, as `min` of a size that compiled code takes as variable would be an expression, and all sizes that
+        # follow from it: they take ten times as long to compile.
+        rows = self.block if self.block < height else height
+        columns = self.block if self.block < width else width
         density = block_density(height, width, rows, columns, rate)
         corners = rare((n, c, height - rows + 1, width - columns + 1), density, seed)
-        around = F.pad(corners, (columns - 1, columns - 1, rows - 1, rows - 1))
-        mask = ~_spread(_spread(around, 3, columns), 2, rows)  # (N, C, H, W)
+        covered = _spread(corners, 3, columns) if columns < width else corners.expand(-1, -1, -1, width)
+        covered = _spread(covered, 2, rows) if rows < height else covered.expand(-1, -1, height, -1)
+        mask = ~covered  # (N, C, H, W)
         if is_channels_last(h):
             mask = mask.contiguous(memory_format=torch.channels_last)
         return rescale(h, mask, mask.count_nonzero())
 
 
-def _spread(marked: Tensor, axis: int, size: int) -> Tensor:
-    """Whether any of `size` neighbours along an axis is marked: in a few passes over bytes, each as far as all before.
+def _spread(corners: Tensor, axis: int, size: int) -> Tensor:
+    """Cells that blocks of `size` cells cover along an axis: in a few passes over bytes, each as far as all before.
 
     Max-pooling finds the same, in floats, with `size`**2 comparisons a cell.
     """
+    marked = F.pad(corners, (*[0, 0] * (3 - axis), size - 1, size - 1))
     reach = 1
     while reach < size:
         step = min(reach, size - reach)
