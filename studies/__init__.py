@@ -1,4 +1,4 @@
-"""Studies: how the evidence of docs/results.md was made. (`benchmarks/` beside this has timings, ratios of one run.)
+"""Studies: how the evidence of docs/results.md was made. (`benchmarks/` has scripts of one run each, mostly timings.)
 
 A study trains many small networks, its children, under policies and under classical methods, and asks one question
 after the other: where does regularization pay at all, which short training is worth searching with, what does a search

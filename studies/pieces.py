@@ -271,6 +271,7 @@ def study_options(
     """Which of the stages, and the options, the same for all of them: one command line serves several."""
     smoke = f"tiny models, few of them, on the CPU; in out/{of.study}-smoke unless --folder is given"
     parser = options(description, None, smoke)
+    parser.prog = f"python -m studies.{of.study}"
     add = parser.add_argument
     add("stages", nargs="+", choices=stages, help="one after the other, in one process")
     add("--folder", type=Path, default=None, help=f"journals and tables; results/{of.study} if not given")

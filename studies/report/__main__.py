@@ -15,7 +15,8 @@ from studies.report import cifar, ptb
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m studies.report", description=__doc__, formatter_class=plain)
     studies = parser.add_subparsers(dest="study", required=True)
     for name in ("ptb", "cifar"):
         add = studies.add_parser(name).add_argument
