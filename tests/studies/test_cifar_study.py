@@ -1,6 +1,7 @@
 """The stages of the CIFAR-10 study, with a training that takes no time."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from autodropout.training.run import Run
 from studies import found_policies
 from studies.cifar import __main__ as command
 from studies.cifar import study
+from studies.in_turn import in_turn
+from studies.pieces import study_options
 from studies.report.__main__ import main as write_report
 
 jobs: list[list[object]] = []
@@ -87,6 +90,24 @@ def test_candidates_are_judged_by_their_errors(tmp_path: Path) -> None:
 def test_a_candidate_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="like wrn-16-1:6000, got 'wrn-9:50'"):
         command.main(["candidates", "--folder", str(tmp_path), "--candidates", "wrn-9:50"])
+
+
+def test_the_options_of_a_stage_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["--help"], ["search", "--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            command.main(given)
+        told = capsys.readouterr().out
+        assert "{candidates,proxy," in told
+        assert "--longer-steps" in told
+
+
+def test_the_minutes_are_those_of_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage has what those before it have left, and the time may be over; its JSON file has its name."""
+    clock, left = iter([0.0, 0.0, 60.0, 150.0]), []
+    args = study_options(None, "abc", [*"abc", "--folder", "d", "--minutes", "2"], study.TRAININGS, study.DEFAULTS)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    in_turn(args, lambda stage, args: left.append((stage, args.minutes, args.out)))
+    assert left == [("a", 2.0, Path("d/a.json")), ("b", 1.0, Path("d/b.json")), ("c", -0.5, Path("d/c.json"))]
 
 
 def test_a_search_at_a_rate_between_those_of_baselines(tmp_path: Path) -> None:
