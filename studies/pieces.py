@@ -21,7 +21,7 @@ from autodropout.spaces import Space
 from autodropout.tables import Entry, Journal, TableTrial
 from autodropout.tables.statistics import MOST_FLIPS
 from autodropout.training.children import into
-from autodropout.training.run import Regularizer, Run, identity
+from autodropout.training.run import Regularizer, Report, Run, identity
 from benchmarks.recording import facts, options
 
 PAUSED = 3  # the exit code of a piece that has left something to do
@@ -187,6 +187,18 @@ class Piece(ABC):
             print(f"the time of this piece is over (the next job takes about {needed:.0f} s): run it again to go on")
             sys.exit(PAUSED)
 
+    def fit_many(
+        self,
+        training: CrowdTraining,
+        regularizers: Sequence[Regularizer],
+        rates: Sequence[float],
+        seeds: Sequence[int],
+        reports: Sequence[Report],
+        test_reports: Sequence[Report] | None,
+    ) -> list[float]:
+        """All of a job, as the training's own."""
+        return training.fit_many(regularizers, rates, seeds, self.run, reports, test_reports)
+
     def _trained(self, phase: str, name: str, training: CrowdTraining, job: Sequence[Child], test: bool) -> list[Entry]:
         """All of a job at once."""
         regularizers = [self.regularizer(child) for child in job]
@@ -194,7 +206,7 @@ class Piece(ABC):
         reports, test_reports = ([into(curve) for curve in some] for some in (curves, test_curves))
         rates, seeds = [child.rate for child in job], [child.seed for child in job]
         start = time.perf_counter()
-        rewards = training.fit_many(regularizers, rates, seeds, self.run, reports, test_reports if test else None)
+        rewards = self.fit_many(training, regularizers, rates, seeds, reports, test_reports if test else None)
         seconds = (time.perf_counter() - start) / len(job)
         found = []
         for child, curve, test_curve, reward in zip(job, curves, test_curves, rewards, strict=True):

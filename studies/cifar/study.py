@@ -1,26 +1,18 @@
 """What is trained in the study of CIFAR-10 with 4,000 labels: it asks of images what Penn Treebank's asks of text.
 
 4,000 images with labels to learn from and 10,000 other training images to be judged by. It is supervised; the paper's
-experiment of that name is not. Everybody but the policies is a baseline of `autodropout.layers`, in a crowd with slots
-of its own (`training/image_crowd.py`).
-
-A reward is the accuracy in the end, not the best of a curve, so that nobody is rewarded for stopping early. Tables show
-errors in percent.
+experiment of that name is not.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 from autodropout.layers import baseline
 from autodropout.training import Cosine, ImageTraining, Pictures, Sgd
-from autodropout.training.run import Regularizer
-from studies import candidates, pieces, proxy
-from studies.pieces import Child
+from studies import candidates, images, pieces, proxy
 
 IMAGES, JUDGES = 4_000, 10_000
 READINGS = 5
-SMOKE_STEPS = 500  # a smoke test trains for so many times fewer
 BASELINES = {
     "dropout": baseline("dropout"),
     "dropblock": baseline("dropblock"),
@@ -89,37 +81,14 @@ TRAININGS = {
     for augmentation in ("standard", "none")
 }
 SPACE = TRAININGS["wrn-28-2"](1).space()  # that of all of them, whose maps have the same sizes
-NONE = (0,) * len(SPACE.tokens)
 
 
-class Piece(pieces.Piece):
-    """Of image classifiers."""
+class Piece(images.Piece):
+    """Of this study."""
 
-    command, subject, unit = "python -m studies.cifar {}", "CIFAR-10 with 4,000 labels", "error, %"
-    space, peers = SPACE, dict.fromkeys(BASELINES, NONE)
-
-    def __init__(self, args: argparse.Namespace, name: str) -> None:
-        super().__init__(args, name)
-        self.run = replace(self.run, compile=self.run.where.type == "cuda")
-
-    def training(self, name: str, steps: int) -> ImageTraining:
-        training = TRAININGS[name](steps)
-        if not self.smoke:
-            return training
-        steps = max(4, steps // SMOKE_STEPS)
-        return replace(training.smoke(), steps=steps, evaluate_every=max(1, steps // 2))
-
-    def regularizer(self, child: Child) -> Regularizer:
-        return BASELINES[child.method] if child.method in BASELINES else SPACE.decode(child.tokens)
-
-    def shown(self, reward: float) -> float:
-        return 100 * (1 - reward)
-
-    def rates_for(self, method: str) -> tuple[float, ...]:
-        return RATES.get(method, POLICY_RATES)
-
-    def prepare(self, training: ImageTraining, job: Sequence[Child]) -> bool:
-        return training.prepare_many([self.regularizer(child) for child in job], self.run)
+    command, subject = "python -m studies.cifar {}", "CIFAR-10 with 4,000 labels"
+    space, peers = SPACE, dict.fromkeys(BASELINES, (0,) * len(SPACE.tokens))
+    trainings, baselines_by_name, rates, policy_rates = TRAININGS, BASELINES, RATES, POLICY_RATES
 
 
 def look_first(piece: Piece, args: argparse.Namespace) -> None:

@@ -69,9 +69,7 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = dict.fromkeys(study.TRAININGS, Fake)
-    for module in (study, command):
-        monkeypatch.setattr(module, "TRAININGS", fakes)
+    monkeypatch.setattr(study.Piece, "trainings", dict.fromkeys(study.TRAININGS, Fake))
     jobs.clear()
 
 
