@@ -8,6 +8,7 @@ not installed):
 
     python -m studies.ptb STAGES             language models on Penn Treebank; `--help` lists its stages
     python -m studies.cifar STAGES           the same questions, of images: CIFAR-10 with 4,000 labels
+    python -m studies.digits STAGES          the same of a problem so small that two CPU cores will do
     python -m studies.multi30k               a translator with the policies of Penn Treebank
     python -m studies.found_policies STUDY   the policies of a final table as files of the package; of ptb or cifar
     python -m studies.ptb.table              all trials on Penn Treebank as one Parquet file
@@ -22,7 +23,8 @@ computed from them alone, printed, and written as JSON beside them; a command th
 anywhere. Several stages of one command share a process, hence what was compiled. `--smoke` shows on a CPU that a stage
 runs. Stages need torch and numpy, that of the search Optuna for TPE, and no database.
 
-Where to read: `pieces.py` (children, crowds of them, the journal), then the stages that both studies have, in their
-order: `candidates.py`, `proxy.py`, `search.py`, `finalists.py`, `honest.py`. `ptb/study.py` and `cifar/study.py` say
-what is trained, `__main__.py` beside them which stages there are, and `report/` makes the page.
+Where to read: `pieces.py` (children, crowds of them, the journal), then the stages that all studies have, in their
+order: `candidates.py`, `proxy.py`, `search.py`, `finalists.py`, `honest.py`. What is trained is said by `ptb/study.py`,
+and by `cifar/study.py` and `digits/study.py` on top of `images.py`; `__main__.py` beside them has the stages, and
+`report/` makes the page.
 """

@@ -1,6 +1,6 @@
 """The best policies of each method, trained again with new seeds, so that luck falls out; then longer.
 
-    python -m studies.ptb finalists [--seed 0] [--smoke]      (and studies.cifar)
+    python -m studies.ptb finalists [--seed 0] [--smoke]      (and cifar, digits)
 
 1. Of each method in the journal of the search the 10 policies with the best rewards, 5 new seeds each, beside no policy
    and the classical methods at the best rate that `proxy.py` saw, with the same seeds.

@@ -1,6 +1,6 @@
 """The final table of a study: every method tuned at the same budget, the test part kept for the end.
 
-    python -m studies.ptb honest [--smoke]      (and studies.cifar)
+    python -m studies.ptb honest [--smoke]      (and cifar, digits)
 
 The methods: none; the study's classical ones; and for each method of the search one of its policies:
 whichever trained best on the whole text (`finalists.py`).

@@ -1,6 +1,6 @@
 """Which training is worth searching with? Seeds, classical baselines and random policies, at three lengths and longer.
 
-    python -m studies.ptb proxy [--training half] [--steps 3000] [--smoke]      (and studies.cifar)
+    python -m studies.ptb proxy [--training half] [--steps 3000] [--smoke]      (and cifar, digits)
 
 For a training of `--steps`, in one table:
 - the deviation between seeds: no policy at all, 8 seeds;

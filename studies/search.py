@@ -1,6 +1,6 @@
 """The controller against random search, trial by trial: the same training, the same seeds.
 
-    python -m studies.ptb search [--trials 512] [--seed 0] [--smoke]      (and studies.cifar)
+    python -m studies.ptb search [--trials 512] [--seed 0] [--smoke]      (and cifar, digits)
 
 All methods are trained in one crowd: in each round every method proposes 16 policies, which are trained side by side,
 and learns from them before it proposes the next 16. So nobody learns late, nobody has a better hour of the machine, and

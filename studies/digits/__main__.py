@@ -1,7 +1,7 @@
 """The study of the default problem, digits on noise, stage by stage: the stages are those that all studies have.
 
     python -m studies.digits proxy        whether its training is worth searching with, and at which rate
-    python -m studies.digits search       the controller against random search and TPE
+    python -m studies.digits search       the controller against random search
     python -m studies.digits finalists    the best of each method, trained again with new seeds, then longer
     python -m studies.digits honest       the final table; the test images are seen here, once
 

@@ -222,7 +222,7 @@ def test_image_files_are_read_at_the_size_asked_for(tmp_path: Path) -> None:
 
 
 def test_unknown_pictures() -> None:
-    with pytest.raises(ValueError, match="'mnist' is not a dataset of images; there are digits, digits-on-noise, cifar10"):
+    with pytest.raises(ValueError, match="'mnist' is not a dataset of images; there are digits, digits-on-noise"):
         Pictures(name="mnist", train=10, validation=10)
     with pytest.raises(ValueError, match="cifar10: say how many"):
         Pictures(name="cifar10", train=None, validation=10).load()
