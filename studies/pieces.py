@@ -166,7 +166,8 @@ class Piece(ABC):
             machine = torch.cuda.get_device_name() if self.run.where.type == "cuda" else None
             self.journal.note(facts(f"from here on {name}", ("torch",), machine) | {"preparing": took})
             self.noted = True
-            print(f"# {name}: compiled and captured in {took:.1f} s", flush=True)
+            if fresh:
+                print(f"# {name}: compiled and captured in {took:.1f} s", flush=True)
         Piece.ready = self.crowd_of(name)
 
     def _refuse_to_start_late(self, name: str, steps: int) -> None:
