@@ -57,6 +57,16 @@ def test_arrows(package: str) -> None:
                 assert parts[0] != "torch", f"{path.relative_to(ROOT)} imports {name}"
 
 
+def test_what_studies_share_knows_none_of_them() -> None:
+    """`studies.search` is of text no more than of images; benchmarks are scripts, and reach no package beside them."""
+    root = Path(__file__).parents[1]
+    shared = {path.stem: imports(path) for path in (root / "studies").glob("*.py")}
+    for name in ("pieces", "in_turn", "candidates", "proxy", "search", "finalists", "honest", "comparing"):
+        assert not [of for of in shared[name] if of.startswith(("studies.ptb", "studies.cifar"))], name
+    for path in (*(root / "benchmarks").glob("*.py"), *ROOT.rglob("*.py")):
+        assert not [of for of in imports(path) if of.split(".")[0] == "studies"], path
+
+
 def test_importing_leaves_optional_packages_and_the_generator_alone() -> None:
     code = (
         "import sys, torch; before = torch.get_rng_state(); import autodropout; from autodropout import recipes\n"

@@ -50,7 +50,7 @@ def test_get_tells_in_a_line_what_is_wrong(tmp_path: Path, monkeypatch: pytest.M
     assert done.stdout == ""
     unknown = CliRunner().invoke(app, ["data", "get", "mnist", "--data", str(tmp_path)])
     assert unknown.exit_code == 2
-    assert "'mnist' is not one of digits, cifar10" in unknown.stderr
+    assert "'mnist' is not one of digits, digits-on-noise, cifar10" in unknown.stderr
     unchecked = CliRunner().invoke(app, ["data", "get", "iwslt14", "--data", str(tmp_path)])
     assert unchecked.exit_code == 1
     assert "--unverified" in unchecked.stderr

@@ -70,6 +70,26 @@ def test_enlarging_keeps_the_picture() -> None:
     assert torch.allclose(load(size=24).train.images[..., 1::3, 1::3], load(size=8).train.images, atol=1e-6)
 
 
+def test_noise_lies_behind_the_digits() -> None:
+    """Each image's own, the same in every split; strokes at their full brightness stay as they are."""
+    plain, noisy = load(train=100), load(train=100, noise=True)
+    assert torch.equal(plain.test.labels, noisy.test.labels)
+    assert (noisy.train.images >= plain.train.images).all()
+    behind = noisy.train.images[plain.train.images == -1]  # uniform over 256 values: 4.5 standard errors, p of 7e-6
+    assert abs(behind.mean()) < 4.5 * 0.578 / len(behind) ** 0.5
+    assert abs(behind.var() - 1 / 3) < 4.5 * 0.298 / len(behind) ** 0.5
+    assert len({image.numpy().tobytes() for image in noisy.train.images[:, :, 0]}) == 100, "no two have the same noise"
+    more = load(train=1_000, noise=True)
+    assert torch.equal(more.train.images[:100], noisy.train.images)
+    assert torch.equal(more.validation.images, noisy.validation.images)
+
+
+def test_the_noise_never_changes() -> None:
+    pixels = Pictures(name="digits-on-noise", train=200, validation=600).load().train.images
+    assert pixels.dtype == torch.uint8
+    assert pixels.sum(dtype=torch.int64).item() == 12_183_800
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

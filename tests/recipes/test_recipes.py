@@ -46,8 +46,8 @@ def test_the_child_travels_and_repeats_itself() -> None:
     heard: list[tuple[int, float]] = []
     score = recipe.child(policy, 7, lambda *one: heard.append(one))
     assert 0.0 < score <= 1.0
-    assert heard[-1] == (20, score)
-    assert [step for step, _ in heard] == [10, 20]
+    assert heard[-1] == (32, score)
+    assert [step for step, _ in heard] == [16, 32]
     torch.rand(3)
     assert pickle.loads(pickle.dumps(recipe.child))(policy, 7, no_report) == score
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from made_trials import SPACE, STEPS, TRAININGS, made, trial
 
 import autodropout as ad
-import ptb_table
 from autodropout.spaces import ConvSpace, TransformerSpace
 from autodropout.tables import Entry, Journal, Table, TableError, TableTrial
 from autodropout.tables.parquet import HEAD, KINDS
 from autodropout.tables.trials import NAMES, from_dict, to_dict
+from studies.ptb.table import JOURNALS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 scores = st.floats(allow_nan=False, allow_infinity=False)
@@ -259,7 +259,7 @@ def test_every_bundled_table_opens() -> None:
 def test_the_bundled_table_is_that_of_the_journals() -> None:
     """Made anew after the last training: no trial of the study is missing in it, or another there."""
     folder = Path(__file__).parents[2] / "results" / "ptb"
-    paths = [folder / f"{name}.jsonl" for name in ptb_table.JOURNALS]
+    paths = [folder / f"{name}.jsonl" for name in JOURNALS]
     study = [entry.trial for path in paths if path.exists() for entry in Journal(path).entries]
     table = ad.table("ptb-txl")
     lengths = dict.fromkeys((trial.training, trial.steps) for trial in study)

@@ -198,8 +198,9 @@ def test_digits_keep_their_values_as_bytes() -> None:
     assert pictures.view("standard", 20).steps[0].flip is False, "a mirrored digit is none"
 
 
-def test_few_labels_and_the_rest_without() -> None:
-    pictures = Pictures(name="digits", train=50, validation=100, size=8)
+@pytest.mark.parametrize("name", ["digits", "digits-on-noise"])
+def test_few_labels_and_the_rest_without(name: str) -> None:
+    pictures = Pictures(name=name, train=50, validation=100, size=8)
     splits = pictures.load_semi()
     assert len(splits.train) == 50
     assert splits.train.labels.bincount().tolist() == [5] * 10
@@ -221,7 +222,7 @@ def test_image_files_are_read_at_the_size_asked_for(tmp_path: Path) -> None:
 
 
 def test_unknown_pictures() -> None:
-    with pytest.raises(ValueError, match="'mnist' is not a dataset of images; there are digits, cifar10"):
+    with pytest.raises(ValueError, match="'mnist' is not a dataset of images; there are digits, digits-on-noise"):
         Pictures(name="mnist", train=10, validation=10)
     with pytest.raises(ValueError, match="cifar10: say how many"):
         Pictures(name="cifar10", train=None, validation=10).load()

@@ -15,7 +15,7 @@ the small states of an LSTM; ours are normalized to a mean square of 1, so that 
 cross-entropy: small models hardly learned with them. A hundredth of them is taken, which costs little; the paper, too,
 saw no loss without them.
 
-Beside them stands a small model, ours: what one GPU can search with (`benchmarks/ptb_proxy.py`).
+Beside them stands a small model, ours: what one GPU can search with (`studies/proxy.py`).
 
     scores = search_training().fit(policy, RATE, seed=0)
 """
@@ -83,7 +83,7 @@ def ptb_small(steps: int = SMALL_STEPS) -> LanguageTraining:
     """A small Transformer-XL on Penn Treebank, 6 million parameters: nothing of it is the paper's.
 
     It has no dropout but a policy's, so that a search sees all of what a policy is worth, and no penalties. Without a
-    warm-up most of its children learn how frequent words are, and nothing else (`benchmarks/ptb_descent.py`).
+    warm-up most of its children learn how frequent words are, and nothing else (`studies/ptb/descent.py`).
     """
     return LanguageTraining(
         corpus="ptb",

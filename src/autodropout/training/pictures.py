@@ -47,6 +47,7 @@ class Kind:
 
 KINDS = {
     "digits": Kind(digits.CLASSES, 1, 20, (0.5,), (0.5,), flips=False),
+    "digits-on-noise": Kind(digits.CLASSES, 1, 20, (0.5,), (0.5,), flips=False),
     "cifar10": Kind(cifar10.CLASSES, 3, cifar10.SIZE, cifar10.MEAN, cifar10.STD),
     "imagenette": Kind(10, 3, 96, IMAGENET_MEAN, IMAGENET_STD),  # a stand-in, never to be reported as ImageNet
     "imagenet": Kind(1000, 3, 256, IMAGENET_MEAN, IMAGENET_STD),
@@ -78,8 +79,9 @@ class Pictures:
     def load(self) -> Splits:
         """Images as uint8 (N, C, size, size). Raises ValueError where they are not what the record says."""
         match self.name:
-            case "digits":
-                parts = digits.load(self._number(), self.validation, self.kind.size, self.seed)
+            case "digits" | "digits-on-noise":
+                noise = self.name == "digits-on-noise"
+                parts = digits.load(self._number(), self.validation, self.kind.size, self.seed, noise=noise)
                 splits = Splits(*(_stored(part) for part in (parts.train, parts.validation, parts.test)))
             case "cifar10":
                 parts = cifar10.load(self._number(), self.validation, data=self.folder, seed=self.seed)
@@ -95,7 +97,7 @@ class Pictures:
         """As `load`, and beside the parts training images without labels, none of which is in a part."""
         folder, number = self.folder, self._number()
         match self.name:
-            case "digits":
+            case "digits" | "digits-on-noise":
                 splits = _hidden(replace(self, train=DIGITS_TO_LEARN_FROM).load(), number)
             case "cifar10":
                 whole = cifar10.semi(number, self.validation, data=folder, seed=self.seed)

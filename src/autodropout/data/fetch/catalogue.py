@@ -85,6 +85,13 @@ DATASETS: dict[str, Dataset] = {
             _bundled,
         ),
         Dataset(
+            "digits-on-noise",
+            "the same on random backgrounds",
+            "none: bundled with scikit-learn",
+            "CC BY 4.0",
+            _bundled,
+        ),
+        Dataset(
             cifar10.NAME,
             "50,000 + 10,000 images of 32x32, 10 classes",
             "162 MB",

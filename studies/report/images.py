@@ -1,0 +1,33 @@
+"""The part of docs/results.md that is about a study of images: `python -m studies.report cifar`, or digits.
+
+What is told of its stages is what is told of Penn Treebank's.
+"""
+
+from functools import partial
+from pathlib import Path
+
+from studies.report.figures import figures
+from studies.report.page import Stages, cost, records, sections, write_page
+from studies.report.proxies import candidates, proxies
+from studies.report.searches import finalists, searches
+from studies.report.tables import honest
+
+TITLES = {"cifar": "CIFAR-10 with 4,000 labels", "digits": "Digits on noise"}
+
+
+def write(study: str, folder: Path, docs: Path) -> None:
+    stages: Stages = {
+        "honest": ("The final table", partial(honest, study=study)),
+        "search": ("The controller against random search", partial(searches, study=study)),
+        "finalists": ("The best of each method, with new seeds", finalists),
+        "proxy": ("Which training is worth searching with", proxies),
+        "candidates": ("Where regularization pays at all", candidates),
+    }
+    if study == "digits":  # the only training there is
+        del stages["candidates"]
+    found = {stage: records(folder, stage) for stage in stages}
+    journals = {stage: folder / f"{stage}.jsonl" for stage in stages}
+    lines = [f"## {TITLES[study]}", "", *sections(stages, found)]
+    lines += [f"### What was run on {TITLES[study]}, and what it cost", "", *cost(journals)]
+    write_page(docs, study, lines)
+    figures(found, docs, study)
