@@ -188,6 +188,22 @@ class TestCompiled:
         assert all(out.isfinite().all() for out in outputs)
         assert not torch.equal(outputs[0], outputs[1])
 
+    def test_a_rate_that_rises_from_zero(self, case: Case) -> None:
+        """As under a linear schedule: compiled once more, and then no more."""
+        on = attach(case)
+        case.model.train()
+        with compiler():
+            counter = CompileCounterWithBackend("aot_eager")
+            model = torch.compile(case.model, fullgraph=True, backend=counter)
+            schedule = ad.RateSchedule(on, "linear", rate=0.4, steps=2)
+            counts, random = [], []
+            for _ in range(3):
+                random.append(not torch.equal(case.run(model), case.run(model)))
+                counts.append(counter.frame_count)
+                schedule.step()
+        assert counts == [1, 2, 2]
+        assert random == [False, True, True]
+
     def test_attaching_and_detaching_after_a_compiled_call(self, case: Case) -> None:
         case.model.eval()
         for module in case.model.modules():  # batch statistics would make training calls differ

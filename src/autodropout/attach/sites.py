@@ -3,8 +3,8 @@
     model + example --record--> graph of one eval forward --discover--> Finding(sites, unreached) --bind--> drops at
     their places
 
-`convnet/` and `transformer/` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during
-training.
+`convnet/` and `transformer/` discover; `binding.py` puts drops into places, and `attachment.py` is what it returns;
+`hooks.py` holds what runs during training.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from autodropout.attach.guard import lost
 from autodropout.layers import Baseline, ConvRule, DropLayer, SequenceRule
 
 if TYPE_CHECKING:
-    from autodropout.attach.binding import Attachment, BoundSite
+    from autodropout.attach.attachment import Attachment, BoundSite
 
 _HELD = ("dropout", "attention_dropout", "activation_dropout", "drop_prob")
 """Where modules that are no `nn.Dropout` keep a rate of their own: torch's attention and recurrent layers,
