@@ -256,11 +256,12 @@ def test_autocast(case: Case, dtype: torch.dtype) -> None:
 
 def test_the_table_and_the_data(case: Case) -> None:
     on = attach(case, rate=0.4)
-    lines = str(on).splitlines()
-    assert len(lines) == 1 + len(on.sites)
-    for row, line in zip(on.sites, lines[1:], strict=True):
-        assert line.startswith(row.name)
-        assert row.role in line
-        assert "x".join(map(str, row.shape)) in line
-        assert line.endswith(f"{row.rate:.4g}")
-    assert max(row.rate for row in on.sites) == pytest.approx(0.4)
+    assert str(on).startswith(repr(on)[1:-1])
+    for row in on.sites:
+        assert str(row).startswith(f"{row.name} (")
+        assert row.role in str(row)
+        assert "x".join(map(str, row.shape)) in str(row)
+        assert str(row).endswith(f", rate {row.rate:.4g}")
+    rates = [row.rate for row in on.sites]
+    assert max(rates) == pytest.approx(0.4)
+    assert ("rates rise linearly" in str(on)) == (min(rates) < max(rates))

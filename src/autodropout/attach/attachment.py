@@ -11,7 +11,7 @@ from autodropout.attach.assign import at_every_site, left_out, rules
 from autodropout.attach.guard import forget_compiled
 from autodropout.attach.hooks import KEY, remove_all, store
 from autodropout.attach.sites import Finding, Site
-from autodropout.attach.table import brief, table
+from autodropout.attach.table import brief, line, table
 from autodropout.attach.together import Together
 from autodropout.layers import Baseline, Drop, Rule
 from autodropout.layers.drop import is_channels_last
@@ -21,7 +21,7 @@ from autodropout.spaces import Policy
 
 @dataclass(frozen=True)
 class BoundSite:
-    """One row of `Attachment.sites`: a site, the rule put there (None: left alone) and its share of the rate."""
+    """One of `Attachment.sites`: a site, the rule put there (None: left alone) and its share of the rate."""
 
     site: Site
     rule: Rule | None
@@ -48,6 +48,9 @@ class BoundSite:
     def rate(self) -> float:
         """The rate in force; 0 where nothing is put."""
         return self.drop.rate.item() if self.drop is not None else 0.0
+
+    def __str__(self) -> str:
+        return line(self)
 
 
 _INSTEAD = {"rate": "; call set_rate(...)", "policy": "; call set_policy(...) on a live attachment"}
