@@ -1,6 +1,7 @@
 """Which site gets what, and every way in which attaching is refused."""
 
 import copy
+import pickle
 from collections import UserDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -217,7 +218,7 @@ class TestRefused:
             ad.attach(model, ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
 
     def test_a_policy_for_another_kind_of_model(self, four_groups: ad.ConvSpace) -> None:
-        on_convnet = r" cannot go on a ConvNet, which this model is: no site of a Transformer"
+        on_convnet = r" cannot go on a ConvNet, which this model is\n  looked for nn\.MultiheadAttention"
         with pytest.raises(ad.NoSites, match=f"^a Transformer policy{on_convnet}"):
             ad.attach(resnet18(), TRANSFORMER, rate=0.1, example=IMAGE)
         with pytest.raises(ad.NoSites, match=f"^the baseline 'word_dropout'{on_convnet}"):
@@ -229,15 +230,17 @@ class TestRefused:
             (four_groups.sample(seed=0), "a ConvNet policy"),
             (ad.baseline("dropblock"), "the baseline"),
         ):
-            with pytest.raises(ad.NoSites, match=f"^{name}.* cannot go on a Transformer, which this.* normalizations"):
+            with pytest.raises(
+                ad.NoSites, match=f"^{name}.* cannot go on a Transformer, which this model is\n.* normalizations"
+            ):
                 ad.attach(encoder, what, rate=0.1, example=torch.randn(9, 2, 16))
 
     def test_a_policy_on_a_model_of_neither_kind(self, four_groups: ad.ConvSpace) -> None:
         for policy, looked_for in (
-            (TRANSFORMER, "no site of a Transf"),
-            (four_groups.sample(seed=0), "no site of a C"),
+            (TRANSFORMER, "this model has no sites of a Transformer"),
+            (four_groups.sample(seed=0), "this model has no sites of a ConvNet"),
         ):
-            with pytest.raises(ad.NoSites, match=f"^{looked_for}.*looked for"):
+            with pytest.raises(ad.NoSites, match=f"^{looked_for}\n  looked for"):
                 ad.attach(nn.Linear(3, 3), policy, rate=0.1, example=torch.randn(2, 3))
 
     def test_a_kind_that_is_not_the_policys(self, four_groups: ad.ConvSpace) -> None:
@@ -257,8 +260,18 @@ class TestRefused:
         ad.attach(attention, idle, rate=0.1, example=torch.randn(2, 9, 16)).detach()
 
     def test_a_model_with_no_site(self) -> None:
-        with pytest.raises(ad.NoSites):
-            ad.attach(nn.Linear(3, 3), ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 3))
+        """That comes first, then what was looked for and seen, a thing a line."""
+        with pytest.raises(ad.NoSites) as refused:
+            ad.attach(nn.LSTM(3, 3), ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 3))
+        lines = str(refused.value).splitlines()
+        assert [line[:27] for line in lines] == [
+            "this model has no sites",
+            "  of a ConvNet: looked for ",
+            "  saw run: LSTM",
+            "  of a Transformer: looked ",
+        ]
+        again = pickle.loads(pickle.dumps(refused.value))
+        assert str(again) == str(refused.value), "as it comes out of a child's process"
 
     def test_a_baseline_that_has_nowhere_to_go(self) -> None:
         plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))

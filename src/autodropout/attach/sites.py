@@ -20,7 +20,14 @@ FUSED = "they exist only inside scaled_dot_product_attention"  # why a model's a
 
 
 class NoSites(ValueError):
-    """A model in which nothing was found to attach to; says what was looked for."""
+    """A model in which nothing was found to attach to: that first, then in `details` what was looked for and seen."""
+
+    def __init__(self, said: str, *details: str) -> None:
+        super().__init__(said, *details)
+        self.details = details
+
+    def __str__(self) -> str:
+        return "\n  ".join(self.args)
 
 
 class Role(StrEnum):
