@@ -170,6 +170,30 @@ def test_export_in_eval_mode(case: Case) -> None:
     torch.testing.assert_close(case.run(program.module()), case.run())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated", "ignore::torch.jit.TracerWarning")
+class TestTorchScript:
+    """Not supported while a policy is attached, but for traces in eval mode; and it says so in plain words."""
+
+    def test_scripts(self, case: Case) -> None:
+        on = attach(case)
+        for training in (True, False):
+            case.model.train(training)
+            with pytest.raises(RuntimeError, match=r"^torch.jit.script cannot .* attached: call detach\(\) first$"):
+                torch.jit.script(case.model)
+        on.detach()
+        assert "__prepare_scriptable__" not in {name for module in case.model.modules() for name in vars(module)}
+
+    def test_traces(self, case: Case) -> None:
+        attach(case)
+        given = {} if isinstance(case.example, dict) else {"example_inputs": case.example}
+        given |= {"example_kwarg_inputs": case.example} if isinstance(case.example, dict) else {}
+        case.model.train()
+        with pytest.raises(
+            RuntimeError, match=r"^torch.jit.trace cannot follow masks, .*: trace in eval mode, or call"
+        ):
+            torch.jit.trace(case.model, **given, strict=False)
+
+
 class TestCompiled:
     """`torch.compile(fullgraph=True)`: one graph for all rates, and the masks it draws."""
 
