@@ -1,5 +1,7 @@
 """Which site gets what, and every way in which attaching is refused."""
 
+import copy
+import pickle
 from collections import UserDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +108,44 @@ def test_numpys_numbers_are_rates(four_groups: ad.ConvSpace) -> None:
         assert (type(on.rate), on.rate) == (float, float(rate))
 
 
+class TestAssignment:
+    """What an attachment shows is read, and changed by its methods: an assignment would reach no drop."""
+
+    def test_refused(self, four_groups: ad.ConvSpace) -> None:
+        on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE, live=True)
+        with pytest.raises(
+            AttributeError, match=r"^rate of an attachment cannot be assigned; call set_rate\(\.\.\.\)$"
+        ):
+            on.rate = 0.9
+        with pytest.raises(AttributeError, match=r"^policy of .* call set_policy\(\.\.\.\) on a live attachment$"):
+            on.policy = four_groups.sample(seed=0)
+        for name in ("kind", "sites", "live", "model", "unreached", "detached"):
+            with pytest.raises(AttributeError, match=f"^{name} of an attachment cannot be assigned$"):
+                setattr(on, name, None)
+        assert "rate 0.3" in repr(on)
+        assert on.sites[-1].rate == pytest.approx(0.3)
+
+    def test_methods_change_it(self, four_groups: ad.ConvSpace) -> None:
+        on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE, live=True)
+        other = four_groups.sample(seed=0)
+        on.set_rate(0.2)
+        on.set_policy(other)
+        assert (on.rate, on.policy, on.kind, on.live) == (0.2, other, "convnet", True)
+
+    def test_on_copies_too(self, four_groups: ad.ConvSpace) -> None:
+        model = resnet18()
+        on = ad.attach(model, four_groups.sample(seed=0), rate=0.3, example=IMAGE)
+        twin = ad.attached(copy.deepcopy(model))
+        twin.set_rate(0.1)
+        assert (twin.rate, on.rate) == (0.1, 0.3)
+        assert twin.model is not on.model
+
+
+def test_the_example_comes_third(four_groups: ad.ConvSpace) -> None:
+    """As it comes second in `ad.space`."""
+    assert ad.attach(resnet18(), four_groups.sample(seed=0), IMAGE, rate=0.3).rate == 0.3
+
+
 class TestWrapped:
     """What wraps a model as a whole is looked through, whether it came before the policy or after it."""
 
@@ -135,7 +175,7 @@ def test_attached_on_the_meta_device(four_groups: ad.ConvSpace) -> None:
         model = resnet18()
     on = ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE.to("meta"))
     assert [row.rate for row in on.sites if row.role == "main"][-1] == pytest.approx(0.3)
-    assert str(on).endswith("0.3")
+    assert str(on).splitlines()[-2].endswith("  0.3")
     model.to_empty(device="cpu").load_state_dict(resnet18().state_dict())
     image = torch.randn(2, 3, 160, 160)
     assert not torch.equal(model.train()(image), model(image))
@@ -178,7 +218,7 @@ class TestRefused:
             ad.attach(model, ad.baseline("stochastic_depth"), rate=0.1, example=IMAGE)
 
     def test_a_policy_for_another_kind_of_model(self, four_groups: ad.ConvSpace) -> None:
-        on_convnet = r" cannot go on a ConvNet, which this model is: no site of a Transformer"
+        on_convnet = r" cannot go on a ConvNet, which this model is\n  looked for nn\.MultiheadAttention"
         with pytest.raises(ad.NoSites, match=f"^a Transformer policy{on_convnet}"):
             ad.attach(resnet18(), TRANSFORMER, rate=0.1, example=IMAGE)
         with pytest.raises(ad.NoSites, match=f"^the baseline 'word_dropout'{on_convnet}"):
@@ -190,15 +230,17 @@ class TestRefused:
             (four_groups.sample(seed=0), "a ConvNet policy"),
             (ad.baseline("dropblock"), "the baseline"),
         ):
-            with pytest.raises(ad.NoSites, match=f"^{name}.* cannot go on a Transformer, which this.* normalizations"):
+            with pytest.raises(
+                ad.NoSites, match=f"^{name}.* cannot go on a Transformer, which this model is\n.* normalizations"
+            ):
                 ad.attach(encoder, what, rate=0.1, example=torch.randn(9, 2, 16))
 
     def test_a_policy_on_a_model_of_neither_kind(self, four_groups: ad.ConvSpace) -> None:
         for policy, looked_for in (
-            (TRANSFORMER, "no site of a Transf"),
-            (four_groups.sample(seed=0), "no site of a C"),
+            (TRANSFORMER, "this model has no sites of a Transformer"),
+            (four_groups.sample(seed=0), "this model has no sites of a ConvNet"),
         ):
-            with pytest.raises(ad.NoSites, match=f"^{looked_for}.*looked for"):
+            with pytest.raises(ad.NoSites, match=f"^{looked_for}\n  looked for"):
                 ad.attach(nn.Linear(3, 3), policy, rate=0.1, example=torch.randn(2, 3))
 
     def test_a_kind_that_is_not_the_policys(self, four_groups: ad.ConvSpace) -> None:
@@ -218,8 +260,18 @@ class TestRefused:
         ad.attach(attention, idle, rate=0.1, example=torch.randn(2, 9, 16)).detach()
 
     def test_a_model_with_no_site(self) -> None:
-        with pytest.raises(ad.NoSites):
-            ad.attach(nn.Linear(3, 3), ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 3))
+        """That comes first, then what was looked for and seen, a thing a line."""
+        with pytest.raises(ad.NoSites) as refused:
+            ad.attach(nn.LSTM(3, 3), ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 3))
+        lines = str(refused.value).splitlines()
+        assert [line[:27] for line in lines] == [
+            "this model has no sites",
+            "  of a ConvNet: looked for ",
+            "  saw run: LSTM",
+            "  of a Transformer: looked ",
+        ]
+        again = pickle.loads(pickle.dumps(refused.value))
+        assert str(again) == str(refused.value), "as it comes out of a child's process"
 
     def test_a_baseline_that_has_nowhere_to_go(self) -> None:
         plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))

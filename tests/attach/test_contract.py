@@ -170,6 +170,30 @@ def test_export_in_eval_mode(case: Case) -> None:
     torch.testing.assert_close(case.run(program.module()), case.run())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated", "ignore::torch.jit.TracerWarning")
+class TestTorchScript:
+    """Not supported while a policy is attached, but for traces in eval mode; and it says so in plain words."""
+
+    def test_scripts(self, case: Case) -> None:
+        on = attach(case)
+        for training in (True, False):
+            case.model.train(training)
+            with pytest.raises(RuntimeError, match=r"^torch.jit.script cannot .* attached: call detach\(\) first$"):
+                torch.jit.script(case.model)
+        on.detach()
+        assert "__prepare_scriptable__" not in {name for module in case.model.modules() for name in vars(module)}
+
+    def test_traces(self, case: Case) -> None:
+        attach(case)
+        given = {} if isinstance(case.example, dict) else {"example_inputs": case.example}
+        given |= {"example_kwarg_inputs": case.example} if isinstance(case.example, dict) else {}
+        case.model.train()
+        with pytest.raises(
+            RuntimeError, match=r"^torch.jit.trace cannot follow masks, .*: trace in eval mode, or call"
+        ):
+            torch.jit.trace(case.model, **given, strict=False)
+
+
 class TestCompiled:
     """`torch.compile(fullgraph=True)`: one graph for all rates, and the masks it draws."""
 
@@ -187,6 +211,22 @@ class TestCompiled:
             assert counter.frame_count == 1
         assert all(out.isfinite().all() for out in outputs)
         assert not torch.equal(outputs[0], outputs[1])
+
+    def test_a_rate_that_rises_from_zero(self, case: Case) -> None:
+        """As under a linear schedule: compiled once more, and then no more."""
+        on = attach(case)
+        case.model.train()
+        with compiler():
+            counter = CompileCounterWithBackend("aot_eager")
+            model = torch.compile(case.model, fullgraph=True, backend=counter)
+            schedule = ad.RateSchedule(on, "linear", rate=0.4, steps=2)
+            counts, random = [], []
+            for _ in range(3):
+                random.append(not torch.equal(case.run(model), case.run(model)))
+                counts.append(counter.frame_count)
+                schedule.step()
+        assert counts == [1, 2, 2]
+        assert random == [False, True, True]
 
     def test_attaching_and_detaching_after_a_compiled_call(self, case: Case) -> None:
         case.model.eval()
@@ -240,11 +280,12 @@ def test_autocast(case: Case, dtype: torch.dtype) -> None:
 
 def test_the_table_and_the_data(case: Case) -> None:
     on = attach(case, rate=0.4)
-    lines = str(on).splitlines()
-    assert len(lines) == 1 + len(on.sites)
-    for row, line in zip(on.sites, lines[1:], strict=True):
-        assert line.startswith(row.name)
-        assert row.role in line
-        assert "x".join(map(str, row.shape)) in line
-        assert line.endswith(f"{row.rate:.4g}")
-    assert max(row.rate for row in on.sites) == pytest.approx(0.4)
+    assert str(on).startswith(repr(on)[1:-1])
+    for row in on.sites:
+        assert str(row).startswith(f"{row.name} (")
+        assert row.role in str(row)
+        assert "x".join(map(str, row.shape)) in str(row)
+        assert str(row).endswith(f", rate {row.rate:.4g}")
+    rates = [row.rate for row in on.sites]
+    assert max(rates) == pytest.approx(0.4)
+    assert ("rates rise linearly" in str(on)) == (min(rates) < max(rates))

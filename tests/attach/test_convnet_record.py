@@ -8,7 +8,7 @@ from convnet_tools import Block, library_model, pictures, small, snapshot
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from autodropout.attach.record import call, quiet, record
+from autodropout.attach.record import quiet, record
 
 
 class Stumbling(nn.Module):
@@ -88,20 +88,6 @@ def test_assignments_to_slices_and_scripted_modules_stay_in_the_graph():
 @pytest.mark.parametrize("example", [pictures(8), (pictures(8),), {"x": pictures(8)}], ids=["tensor", "tuple", "dict"])
 def test_examples_can_be_passed_in_three_ways(example):
     assert "add" in names(record(small(Block()), example))
-
-
-def test_another_example_is_refused():
-    with pytest.raises(ValueError, match=r"got list; what is one argument as a whole .* example=\(it,\)"):
-        call(Block(), [pictures(8)])
-
-
-def test_an_error_in_the_model_tells_how_it_was_called():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'image'") as problem:
-        call(Block(), {"image": pictures(8), "label": 3})
-    assert "on its example, to look at it, passed by the names image, label; what is" in problem.value.__notes__[0]
-    with pytest.raises(RuntimeError) as problem:
-        call(Block(), torch.randn(3, 4))
-    assert problem.value.__notes__ == ["autodropout ran the model on its example, to look at it"]
 
 
 def test_nothing_of_the_model_changes():

@@ -50,7 +50,7 @@ def test_each_policy_in_turn_acts_as_if_it_were_attached_alone(build, example) -
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
         assert live.policy == policy
         assert [(row.name, row.rule) for row in live.sites] == [(row.name, row.rule) for row in alone.sites]
-    assert str(live) == str(ad.attach(build(), policies[0], rate=0.5, example=example))
+    assert str(live).replace(", live\n", "\n", 1) == str(alone)
 
 
 def test_nothing_is_compiled_anew() -> None:

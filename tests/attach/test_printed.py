@@ -16,6 +16,9 @@ from autodropout.layers import DropBlock
 MAPS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
+X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
+
+
 def on_resnet18(example: torch.Tensor = MAPS, **options: bool) -> ad.Attachment:
     model = torchvision.models.resnet18(num_classes=5)
     policy = ad.space(model, example).decode((2, 0, 0, 0, 1, 0, 0, 0) * 4)
@@ -27,28 +30,108 @@ def on_encoder(dropout: float = 0.0) -> ad.Attachment:
     return ad.attach(model, ad.baseline("dropout"), rate=0.1, example=torch.randn(2, 9, 16))
 
 
+class TestTable:
+    """Sites that are alike share a row; what a user must know to read the rates stands above."""
+
+    def test_of_a_convnet(self) -> None:
+        lines = str(on_resnet18(torch.randn(2, 3, 160, 160))).splitlines()
+        assert lines[0] == "Attachment of a convnet policy on ResNet: 24 of 24 sites, rate 0.3"
+        assert lines[1] == (
+            'rates rise linearly with depth, up to 0.3 at the last site; depth="constant" gives it to all'
+        )
+        assert lines[3].split() == ["group", "maps", "pattern"]
+        assert [line.split(maxsplit=2)[1] for line in lines[4:8]] == ["40x40", "20x20", "10x10", "5x5"]
+        assert {line.split(maxsplit=2)[2] for line in lines[4:8]} == {
+            "size=2 stride=1 repeat=1 residual rotate=0 shear_x=0.0 shear_y=0.0"
+        }
+        assert [line.split() for line in lines[9:16]] == [
+            ["group", "role", "sites", "first", "last", "rate"],
+            ["1", "main", "4", "layer1.0.bn1", "layer1.1.bn2", "0.01875", "to", "0.075"],
+            ["1", "identity", "2", "layer1.0:identity", "layer1.1:identity", "0.0375", "to", "0.075"],
+            ["2", "main", "4", "layer2.0.bn1", "layer2.1.bn2", "0.09375", "to", "0.15"],
+            ["2", "shortcut", "1", "layer2.0.downsample.1", "0.1125"],
+            ["2", "identity", "1", "layer2.1:identity", "0.15"],
+            ["3", "main", "4", "layer3.0.bn1", "layer3.1.bn2", "0.1688", "to", "0.225"],
+        ]
+        assert lines[-1] == r'each site on a line of its own: print(*on.sites, sep="\n")'
+
+    def test_of_a_convnet_at_one_rate(self) -> None:
+        on = ad.attach(torchvision.models.resnet18(), ad.baseline("dropblock"), MAPS, rate=0.1, depth="constant")
+        assert "linearly" not in str(on)
+        assert [line.split(maxsplit=2)[2] for line in str(on).splitlines()[3:7]] == ["DropBlock(block=7)"] * 4
+
+    def test_of_a_transformer(self) -> None:
+        """Layers that are alike in one row, in which no role stands twice."""
+        model, example = bart()
+        lines = str(ad.attach(model, ad.load("ptb-controller"), example)).splitlines()
+        assert lines[0] == (
+            "Attachment of a transformer policy on BartForConditionalGeneration: 46 of 58 sites, rate 0.0625"
+        )
+        table = [
+            line.split()
+            for line in lines[2 : lines.index(r'each site on a line of its own: print(*on.sites, sep="\n")')]
+        ]
+        assert table[0] == ["site", "layers", "in", "shape", "rate", "pattern"]
+        assert len(table) == 1 + 11 + 11 + 7
+        query = ["attention.query", "2"]
+        assert [row[:4] for row in table if row[0] == "attention.query"] == [
+            [*query, "model.encoder.layers.*.self_attn", "2x4x9x8"],
+            [*query, "model.decoder.layers.*.self_attn", "2x4x7x8"],
+            [*query, "model.decoder.layers.*.encoder_attn", "2x4x7x8"],
+        ]
+        assert ["feedforward.input", "2", "model.encoder.layers.*", "2x9x32", "-"] in table
+
+    def test_of_layers_that_differ_in_width(self) -> None:
+        model = torchvision.models.swin_t(weights=None)
+        on = ad.attach(
+            model, ad.baseline("dropout", sites=("feedforward.hidden",)), torch.randn(1, 3, 64, 64), rate=0.1
+        )
+        hidden = next(line for line in str(on).splitlines() if line.startswith("feedforward.hidden"))
+        assert hidden.split() == [
+            "feedforward.hidden", "12", "features.*.*.mlp", "1x256x384", "to", "1x4x3072", "0.1", "Dropout()",
+        ]  # fmt: skip
+        why = "not a view of one linear layer's output"
+        assert f"not reached, in features.1.0.attn and 11 more: attention.query: {why}" in str(on)
+        assert str(on).count(why) == 3
+        assert "\neach of them: on.unreached\n" in str(on)
+        assert len(on.unreached) == 72
+
+    def test_of_one_module(self) -> None:
+        on = ad.attach(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), ad.baseline("dropout"), X, rate=0.1)
+        assert str(on).splitlines()[-3].split()[:4] == ["feedforward.residual", "1", "the", "model"]
+
+    def test_each_site(self) -> None:
+        on = on_resnet18(torch.randn(2, 3, 160, 160))
+        assert str(on.sites[0]) == (
+            "layer1.0.bn1 (main, group 1, 2x64x40x40): size=2 stride=1 repeat=1 residual rotate=0 shear_x=0.0 "
+            "shear_y=0.0, rate 0.01875"
+        )
+        on = on_encoder()
+        assert str(on.sites[0]) == "self_attn:attention.query (layer 0, 2x2x9x8): -"
+
+
 class TestEmptyPatterns:
     def test_maps_too_small_for_a_pattern(self) -> None:
         on = on_resnet18()
-        lines = str(on).splitlines()[1:]
         assert sorted({row.shape[2] for row in on.sites}) == [1, 2, 4, 8]
-        for row, line in zip(on.sites, lines, strict=True):
+        for row in on.sites:
             if row.shape[2] >= 5:
-                assert line.endswith(f"{row.rate:.4g}")
+                assert str(row).endswith(f", rate {row.rate:.4g}")
             else:
-                assert line.endswith("  - (size=2 is 0x0 cells here)")
+                assert str(row).endswith("): - (size=2 is 0x0 cells here)")
                 h = torch.ones(row.shape)
                 assert torch.equal(row.drop(h), h), "as the table says"
+        assert sum(line.endswith("  - (size=2 is 0x0 cells here)") for line in str(on).splitlines()) == 9
         assert [f"size={g.pattern.size}" in str(g) and "0x0 cells" in str(g) for g in on.policy.at(32).groups] == [
             False, True, True, True,
         ]  # fmt: skip
 
     def test_one_side_is_enough(self) -> None:
         on = on_resnet18(torch.randn(2, 3, 16, 64))  # the first group's maps: 4 x 16
-        assert "(size=2 is 0x6 cells here)" in str(on).splitlines()[1]
+        assert str(on.sites[0]).endswith(": - (size=2 is 0x6 cells here)")
 
     def test_live(self) -> None:
-        assert str(on_resnet18(live=True)) == str(on_resnet18())
+        assert str(on_resnet18(live=True)) == str(on_resnet18()).replace("rate 0.3\n", "rate 0.3, live\n", 1)
 
 
 def test_what_was_replaced_is_lost() -> None:

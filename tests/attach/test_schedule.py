@@ -110,3 +110,9 @@ def test_in_one_line() -> None:
     schedule = ad.RateSchedule(ad.DropLayer(Dropout(), 0.1), "linear", rate=0.4, steps=4)
     schedule.step()
     assert repr(schedule) == "<RateSchedule linear of 0.4: step 1 of 4, rate 0.1>"
+    for _ in range(3):
+        schedule.step()
+    assert repr(schedule) == "<RateSchedule linear of 0.4: step 4 of 4, rate 0.4>"
+    schedule.step()
+    schedule.step()
+    assert repr(schedule) == "<RateSchedule linear of 0.4: step 4 of 4, 2 past its end, rate 0.4>"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 import autodropout as ad
-from autodropout.attach.binding import Attachment
+from autodropout.attach.attachment import Attachment
 from autodropout.attach.transformer import layouts
 from autodropout.attach.transformer.layouts import Heads
 from autodropout.layers import Drop, SequenceRule

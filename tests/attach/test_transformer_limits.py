@@ -128,7 +128,9 @@ def test_a_layer_with_code_of_its_own_is_refused():
         def forward(self, src):
             return super().forward(src) * 2
 
-    with pytest.raises(NoSites, match=r"(?s)no site of a Transformer.*not reached: the model: all sites: a subclass"):
+    with pytest.raises(
+        NoSites, match=r"(?s)^this model has no sites of a Transformer\n.*not reached: the model: all sites: a subclass"
+    ):
         find(Own(WIDTH, HEADS, INNER, batch_first=True), torch.randn(BATCH, LENGTH, WIDTH))
 
 

@@ -103,8 +103,20 @@ def test_masks_of_every_place_of_a_policy() -> None:
     transformer = TransformerSpace().sample(seed=0)
     for masks, (site, pattern) in zip(policy_masks(transformer), transformer.sites.items(), strict=True):
         assert masks.place == site
-        assert len(masks.panels) == (0 if pattern.is_none else 1)
+        assert len(masks.panels) == (0 if pattern.is_none else 8)
         assert pattern.is_none or not masks.panels.all(), "a draw that drops something"
+
+
+def test_samples_show_what_a_run_shared_by_all_does() -> None:
+    """A sample is dropped whole or not at all: one panel would be black, or empty."""
+    space = TransformerSpace(sites=("attention.key",))
+    pattern = space.decode((7, 0, 1, 1))
+    (masks,) = policy_masks(pattern, rate=0.0625)
+    whole = [not panel.any() for panel in masks.panels]
+    assert 1 <= sum(whole) <= 3
+    assert all(panel.all() for panel, dropped in zip(masks.panels, whole, strict=True) if not dropped)
+    (each,) = policy_masks(space.decode((7, 0, 0, 0)), rate=0.5)
+    assert len({tuple(panel.flatten().tolist()) for panel in each.panels}) == 8, "samples of their own"
 
 
 def test_masks_follow_their_seed() -> None:

@@ -270,10 +270,17 @@ def test_a_file_that_is_not_utf_8(tmp_path):
 
 
 def test_what_is_not_a_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"absent\.json"):
+    with pytest.raises(FileNotFoundError, match=r"absent\.json") as missing:
         load(tmp_path / "absent.json")
+    assert missing.value.filename == str(tmp_path / "absent.json")
     with pytest.raises(PolicyError, match="not a regular file"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("path", [3, None, b"mine.json", TransformerPolicy(sites={"attention.query": SITE})])
+def test_what_is_no_path(path):
+    with pytest.raises(TypeError, match=r"^ad\.load wants the name of a bundled policy or the path of a file, got "):
+        load(path)
 
 
 def test_the_message_names_the_file(tmp_path):
@@ -297,6 +304,10 @@ def test_a_bare_name_is_a_bundled_policy(bundle, monkeypatch):
     policy.save(bundle / "resnet50.json")
     (bundle / "__init__.py").touch()
     assert load("resnet50") == policy
+    with pytest.raises(
+        FileNotFoundError, match=r"No such file \(policies .* by name: resnet50, wrn-28-10\): 'mine.json'"
+    ):
+        load("mine.json")
     with pytest.raises(
         PolicyError, match=r"vgg: no bundled policy .*\(resnet50, wrn-28-10\); for a file, write \./vgg"
     ):

@@ -352,6 +352,11 @@ def test_saving_into_a_missing_folder_names_it(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_saving_to_what_is_no_path():
+    with pytest.raises(TypeError, match=r"^save wants the path of a file, got 3$"):
+        TRANSFORMER.save(3)
+
+
 def test_nothing_is_saved_that_could_not_be_loaded(tmp_path):
     policy = TransformerPolicy(sites=TRANSFORMER.sites, provenance=Provenance(note="x" * 2**20))
     with pytest.raises(ValueError, match="more than 1048576"):

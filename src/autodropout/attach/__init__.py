@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from autodropout.lazy import lazy
 
 if TYPE_CHECKING:
-    from autodropout.attach.binding import Attachment, BoundSite, attach, attached, space
+    from autodropout.attach.attachment import Attachment, BoundSite
+    from autodropout.attach.binding import attach, attached, space
     from autodropout.attach.kinds import discover
     from autodropout.attach.schedule import RateSchedule
     from autodropout.attach.sites import NoSites, Role, Site
@@ -13,7 +14,8 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "autodropout.attach.binding": ["Attachment", "BoundSite", "attach", "attached", "space"],
+            "autodropout.attach.attachment": ["Attachment", "BoundSite"],
+            "autodropout.attach.binding": ["attach", "attached", "space"],
             "autodropout.attach.kinds": ["discover"],
             "autodropout.attach.schedule": ["RateSchedule"],
             "autodropout.attach.sites": ["NoSites", "Role", "Site"],

@@ -13,6 +13,7 @@ from torch import nn
 
 from autodropout.layers.drop import Drop
 
+_SCRIPTED = "__prepare_scriptable__"  # torch's name for what a module gives to be scripted in its place
 KEY = "_autodropout"  # in module.__dict__: a dict of slot -> Drop (or what a mechanism keeps beside its drops)
 
 Undo = Callable[[nn.Module], None]
@@ -22,7 +23,13 @@ _UNDO: list[Undo] = []  # what mechanisms other than hooks register to be taken 
 def store(module: nn.Module) -> dict[str, Any]:
     """This module's slots, made when missing."""
     slots: dict[str, Any] = module.__dict__.setdefault(KEY, {})
+    module.__dict__.setdefault(_SCRIPTED, refuse_script)
     return slots
+
+
+def refuse_script() -> nn.Module:
+    """What `torch.jit.script` asks a module first; of a hook it would say no more than that its types are wrong."""
+    raise RuntimeError("torch.jit.script cannot compile a model while a policy is attached: call detach() first")
 
 
 def on_output(module: nn.Module, args: Any, output: Any) -> Any:
@@ -79,3 +86,5 @@ def remove_all(model: nn.Module) -> None:
                     ):
                         flags.pop(number, None)
         module.__dict__.pop(KEY, None)
+        if module.__dict__.get(_SCRIPTED) is refuse_script:
+            del module.__dict__[_SCRIPTED]

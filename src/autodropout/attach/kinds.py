@@ -18,7 +18,7 @@ _NAMES: dict[Kind, str] = {"convnet": "ConvNet", "transformer": "Transformer"}
 
 def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: bool = False) -> Finding:
     """The sites of a model. Without a kind both are tried, and a model that is both must be told which is meant."""
-    finders: dict[str, Callable[[], Finding]] = {
+    finders: dict[Kind, Callable[[], Finding]] = {
         "convnet": partial(find_convnet, model, example, stem=stem),
         "transformer": partial(find_transformer, model, example),
     }
@@ -27,18 +27,19 @@ def discover(model: nn.Module, example: Any, *, kind: Kind | None = None, stem: 
             raise ValueError(f'kind must be "convnet" or "transformer", got {kind!r}')
         return finders[kind]()
     found: list[Finding] = []
-    problems: list[str] = []
-    for find in finders.values():
+    details: list[str] = []
+    for name, find in finders.items():
         try:
             found.append(find())
         except NoSites as problem:
-            problems.append(str(problem))
+            looked_for, *seen = problem.details
+            details += [f"of a {_NAMES[name]}: {looked_for}", *seen]
     if len(found) > 1:
         raise ValueError(
             'this model has sites of a ConvNet and of a Transformer: say kind="convnet" or kind="transformer"'
         )
     if not found:
-        raise NoSites(" ".join(problems))
+        raise NoSites("this model has no sites", *details)
     return found[0]
 
 
@@ -57,7 +58,7 @@ def discover_for(
         if wanted is None or not _is(other, model, example):
             raise
         who = f"kind={kind!r}" if own is None else _title(policy)
-        raise NoSites(f"{who} cannot go on a {_NAMES[other]}, which this model is: {problem}") from None
+        raise NoSites(f"{who} cannot go on a {_NAMES[other]}, which this model is", *problem.details) from None
 
 
 def kind_of(policy: Policy | Baseline) -> Kind | None:

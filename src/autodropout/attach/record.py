@@ -29,6 +29,8 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from autodropout.attach.example import call
+
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
@@ -56,22 +58,6 @@ def quiet(model: nn.Module) -> Iterator[None]:
             torch.set_rng_state(cpu)
             if cuda is not None:
                 torch.cuda.set_rng_state_all(cuda)
-
-
-def call(model: nn.Module, example: Any) -> Any:
-    """The model on an example: a tensor, a tuple of positional arguments, or a mapping of keyword arguments."""
-    whole = "what is one argument as a whole goes into a tuple: example=(it,)"
-    if not isinstance(example, Tensor | tuple | Mapping):
-        given = "a tensor, a tuple of positional arguments or a dict of keyword arguments"
-        raise ValueError(f"an example is {given}, got {type(example).__name__}; {whole}")
-    try:
-        if isinstance(example, Mapping):
-            return model(**example)
-        return model(example) if isinstance(example, Tensor) else model(*example)
-    except Exception as problem:
-        named = f", passed by the names {', '.join(map(str, example))}; {whole}" if isinstance(example, Mapping) else ""
-        problem.add_note(f"autodropout ran the model on its example, to look at it{named}")
-        raise
 
 
 @dataclass(frozen=True)

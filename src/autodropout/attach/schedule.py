@@ -40,11 +40,13 @@ class RateSchedule:
 
     Args:
         on: an attachment, or a `DropLayer`.
-        shape: "constant", "linear", "early" or "late".
+        shape: "constant": `rate` at every step; "linear": from `start` to `rate`, evenly, until `until`; "early":
+            `rate` until `until`, then 0; "late": 0 until `until`, then `rate`.
         rate: the rate the schedule is about.
         steps: the number of steps of the whole training.
         start: the rate that "linear" starts at.
-        until: the share of the steps after which the rate no longer changes.
+        until: the share of the steps after which the rate no longer changes; when left out, 1 for "linear" and 0.5, the
+            middle of the training, for "early" and "late".
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class RateSchedule:
 
     def __repr__(self) -> str:
         s = self._state
-        return f"<RateSchedule {s['shape']} of {s['rate']:g}: step {s['step']} of {s['steps']}, rate {self.rate:.3g}>"
+        past = f", {s['step'] - s['steps']} past its end" if s["step"] > s["steps"] else ""
+        at = f"step {min(s['step'], s['steps'])} of {s['steps']}{past}"
+        return f"<RateSchedule {s['shape']} of {s['rate']:g}: {at}, rate {self.rate:.3g}>"
 
     def state_dict(self) -> ScheduleState:
         return self._state.copy()

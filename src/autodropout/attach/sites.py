@@ -3,8 +3,8 @@
     model + example --record--> graph of one eval forward --discover--> Finding(sites, unreached) --bind--> drops at
     their places
 
-`convnet/` and `transformer/` discover; `binding.py` puts drops into places; `hooks.py` holds what runs during
-training.
+`convnet/` and `transformer/` discover; `binding.py` puts drops into places, and `attachment.py` is what it returns;
+`hooks.py` holds what runs during training.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,14 @@ FUSED = "they exist only inside scaled_dot_product_attention"  # why a model's a
 
 
 class NoSites(ValueError):
-    """A model in which nothing was found to attach to; says what was looked for."""
+    """A model in which nothing was found to attach to: that first, then in `details` what was looked for and seen."""
+
+    def __init__(self, said: str, *details: str) -> None:
+        super().__init__(said, *details)
+        self.details = details
+
+    def __str__(self) -> str:
+        return "\n  ".join(self.args)
 
 
 class Role(StrEnum):

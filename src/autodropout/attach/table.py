@@ -1,21 +1,24 @@
 """The table that `print(on)` shows, and the one line that `repr(on)` is."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from autodropout.attach.assign import group_sizes
 from autodropout.attach.guard import lost
-from autodropout.layers import Baseline, ConvRule, DropLayer, SequenceRule
+from autodropout.layers import Baseline, ConvRule, DropLayer, Rule, SequenceRule
 
 if TYPE_CHECKING:
-    from autodropout.attach.binding import Attachment, BoundSite
+    from autodropout.attach.attachment import Attachment, BoundSite
+
+K = TypeVar("K")
 
 _HELD = ("dropout", "attention_dropout", "activation_dropout", "drop_prob")
 """Where modules that are no `nn.Dropout` keep a rate of their own: torch's attention and recurrent layers,
@@ -23,26 +26,22 @@ transformers, and everybody's DropPath."""
 
 
 def table(on: "Attachment") -> str:
-    """One row a site: its name, role, group or layer, shape as traced, what is put there, and the rate in force.
+    """What an attachment is, in one line; how its rates are spread; then its sites, those that are alike in one row.
 
     Then what is not reached, what was lost, what rests although the model trains, and the dropout that the model brings
     along.
     """
-    position = "group" if on.kind == "convnet" else "layer"
-    grid = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
-    for heading in ("site", "role", position, "shape", "pattern"):
-        grid.add_column(heading, no_wrap=True)
-    grid.add_column("rate", justify="right", no_wrap=True)
-    for row in on.sites:
-        number = row.site.group if on.kind == "convnet" else row.site.layer
-        shape = "x".join(map(str, row.shape))
-        grid.add_row(row.name, row.role, str(number), shape, _told(row), f"{row.rate:.4g}" if can_drop(row) else "")
-    for reason in on.unreached:
-        grid.add_row("not reached", "", "", "", reason, "")
-    out = StringIO()
-    Console(file=out, width=1000, color_system=None, markup=False, highlight=False).print(grid)
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join(lines + _lost(on) + _at_rest(on) + _own_dropout(on.model))
+    sites = _of_convnet(on) if on.kind == "convnet" else _of_transformer(on)
+    lines = [brief(on), *_spread(on), "", *sites, *_every(on), *_unreached(on), *_lost(on), *_at_rest(on)]
+    return "\n".join(lines + _own_dropout(on.model))
+
+
+def line(row: "BoundSite") -> str:
+    """One site, whole: its name, role, group or layer, shape as traced, what is put there, and the rate in force."""
+    site = row.site
+    where = f"layer {site.layer}" if site.group is None else f"{site.role}, group {site.group}"
+    rate = f", rate {row.rate:.4g}" if can_drop(row) else ""
+    return f"{site.name} ({where}, {_by(site.shape)}): {_told(row)}{rate}"
 
 
 def brief(on: "Attachment") -> str:
@@ -57,6 +56,15 @@ def can_drop(row: "BoundSite") -> bool:
     return row.rule is not None and _empty(row) is None
 
 
+def _pattern(rule: Rule | None) -> object:
+    return rule.pattern if isinstance(rule, ConvRule | SequenceRule) else rule
+
+
+def _idle(row: "BoundSite") -> str | None:
+    """Why nothing can be dropped here, in a few words; None where something can."""
+    return "-" if row.rule is None else _empty(row)
+
+
 def _empty(row: "BoundSite") -> str | None:
     """How a ConvNet pattern comes to nothing on a side below 5 cells; None where it does not."""
     if not isinstance(row.rule, ConvRule):
@@ -67,10 +75,103 @@ def _empty(row: "BoundSite") -> str | None:
 
 def _told(row: "BoundSite") -> str:
     """What is put here, in a few words."""
-    rule = row.rule
-    if rule is None:
-        return "-"
-    return _empty(row) or (str(rule.pattern) if isinstance(rule, ConvRule | SequenceRule) else str(rule))
+    return _idle(row) or str(_pattern(row.rule))
+
+
+def _of_convnet(on: "Attachment") -> list[str]:
+    """The pattern of each group, and the sites of each group by their role."""
+    of_group = {row.group: str(_pattern(row.rule)) for row in on.sites if row.rule is not None}
+    sizes = [[str(n), _by(size), of_group.get(n, "-")] for n, size in enumerate(group_sizes(on._finding), start=1)]
+    rows = []
+    for (group, role, idle), alike in _folded(on.sites, lambda row: (row.group, row.role, _idle(row))):
+        last = alike[-1].name if len(alike) > 1 else ""
+        rows.append(
+            [str(group), role, str(len(alike)), alike[0].name, last, _rates_of(alike) if idle is None else idle]
+        )
+    grid = _grid(["group", "role", "sites", "first", "last", "rate"], rows)
+    return [*_grid(["group", "maps", "pattern"], sizes), "", *grid]
+
+
+def _of_transformer(on: "Attachment") -> list[str]:
+    """The same site of all layers in one row: a policy has one pattern for them."""
+    rows = []
+    for (_, role, told), alike in _folded(on.sites, lambda row: (_numberless(_module(row)), row.role, _told(row))):
+        shapes = _span([_by(row.shape) for row in alike])
+        rate = _rates_of(alike) if can_drop(alike[0]) else ""
+        rows.append([role, str(len(alike)), _starred([_module(row) for row in alike]), shapes, rate, told])
+    return _grid(["site", "layers", "in", "shape", "rate", "pattern"], rows)
+
+
+def _grid(headings: list[str], rows: list[list[str]]) -> list[str]:
+    grid = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
+    for heading in headings:
+        grid.add_column(heading, no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    out = StringIO()
+    Console(file=out, width=1000, color_system=None, markup=False, highlight=False).print(grid)
+    return [text.rstrip() for text in out.getvalue().splitlines()]
+
+
+def _folded(sites: Iterable["BoundSite"], key: Callable[["BoundSite"], K]) -> list[tuple[K, list["BoundSite"]]]:
+    """Sites with equal keys together, in the order of the first of each."""
+    found: dict[K, list[BoundSite]] = {}
+    for row in sites:
+        found.setdefault(key(row), []).append(row)
+    return list(found.items())
+
+
+def _module(row: "BoundSite") -> str:
+    """The path of the module that a Transformer's site is named after: its name without the role."""
+    return row.name.rpartition(":")[0]
+
+
+def _numberless(path: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def _starred(paths: list[str]) -> str:
+    """Paths that differ in numbers as one, with a star for each number that differs."""
+    parts = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(same[0] if len(set(same)) == 1 else "*" for same in parts) or "the model"
+
+
+def _rates_of(rows: list["BoundSite"]) -> str:
+    rates = [row.rate for row in rows]
+    return _span([f"{rate:.4g}" for rate in (min(rates), max(rates))])
+
+
+def _span(texts: list[str]) -> str:
+    return texts[0] if len(set(texts)) == 1 else f"{texts[0]} to {texts[-1]}"
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _spread(on: "Attachment") -> list[str]:
+    """A line on rates that differ, for whoever asked for one."""
+    if all(row.share == 1 for row in on.sites):
+        return []
+    return [f'rates rise linearly with depth, up to {on.rate:g} at the last site; depth="constant" gives it to all']
+
+
+def _every(on: "Attachment") -> list[str]:
+    return ['each site on a line of its own: print(*on.sites, sep="\\n")'] if len(on.sites) > 1 else []
+
+
+def _unreached(on: "Attachment") -> list[str]:
+    """What is not reached, each reason once, with the number of places of which it is true, and the first of them."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for told in on.unreached:
+        where, _, why = told.partition(": ")
+        alike = " ".join(map(_numberless, why.split(" ")))  # a reason may name the layer's own modules
+        found.setdefault(alike, []).append((where, why))
+    lines = []
+    for (where, why), *others in found.values():
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"not reached, in {where}{more}: {why}")
+    return [*lines, *(["each of them: on.unreached"] if len(lines) < len(on.unreached) else [])]
 
 
 def _lost(on: "Attachment") -> list[str]:

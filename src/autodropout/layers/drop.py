@@ -150,7 +150,14 @@ class Drop:
 
     def acting_as(self, rule: Rule, h: Tensor) -> Tensor:
         """`h` under another rule at this rate and with this site's draws."""
-        if not self.active or h.numel() == 0 or h.is_meta:
+        if not self.active:
+            return h
+        if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            raise RuntimeError(
+                "torch.jit.trace cannot follow masks, which are drawn anew at every call: trace in eval mode, or call "
+                "detach() first"
+            )
+        if h.numel() == 0 or h.is_meta:
             return h
         if self.rate.device != h.device:  # `model.to(...)` does not move what is not registered
             self.rate, self.tokens = self.rate.to(h.device), self.tokens.to(h.device)

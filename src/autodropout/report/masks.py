@@ -3,8 +3,9 @@
     autodropout show policy.json --out masks.png
 
 A ConvNet policy: one row a group, each panel the mask of one channel of one sample that the pattern hits. A
-Transformer policy: one panel a site, tokens to the right and channels down. Dark cells are dropped. A place without a
-pattern says so.
+Transformer policy: one row a site, each panel one sample, tokens to the right and channels down; in most of them a
+pattern that is shared by all drops nothing, and in the others everything, which a single one would not show. Dark cells
+are dropped. A place without a pattern says so.
 """
 
 import os
@@ -41,7 +42,8 @@ def policy_masks(policy: Policy, *, rate: float | None = None, seed: int = 0) ->
     """Masks drawn from `seed` for each group or site.
 
     A ConvNet pattern is shown where it hits, whatever the rate; `rate` is that of a Transformer's covered positions,
-    shown in the first of a few draws that drops any of them. None: the policy's own if it records one, else 0.3.
+    shown in the first of a few draws of all samples that drops any of them. None: the policy's own if it records one,
+    else 0.3.
     """
     if rate is None:
         rate = RATE if policy.recorded_rate is None else policy.recorded_rate
@@ -84,17 +86,18 @@ def _conv(places: Sequence[Masks]) -> Figure:
 
 
 def _transformer(places: Sequence[Masks]) -> Figure:
-    figure = Figure(figsize=(9, 1.1 * len(places)))
-    axes = figure.subplots(len(places), 1, squeeze=False)[:, 0]
-    figure.subplots_adjust(hspace=0.9)
-    for axis, masks in zip(axes, places, strict=True):
-        axis.set_title(f"{masks.place}: {masks.pattern}", loc="left", fontsize=9)
-        if len(masks.panels):
-            _show(axis, masks.panels[0], "auto")
-        else:
-            _show_nothing(axis)
-    left, bottom = axes[-1].get_position().p0
-    _note(figure, places, left, bottom, "Tokens to the right, channels down.")
+    heights = [1.0 if len(masks.panels) else 0.6 for masks in places]
+    figure = Figure(figsize=(1.5 * _PANELS, 0.85 * sum(heights)))
+    rows = figure.subfigures(len(places), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for row, height, masks in zip(rows, heights, places, strict=True):
+        row.suptitle(f"{masks.place}: {masks.pattern}", x=0.01, y=1 - 0.2 / height, ha="left", va="center", fontsize=9)
+        axes: Sequence[Axes] = row.subplots(1, max(1, len(masks.panels)), squeeze=False)[0]
+        row.subplots_adjust(top=1 - 0.34 / height, bottom=0.06 / height, left=0.01, right=0.99, wspace=0.06)
+        if not len(masks.panels):
+            _show_nothing(axes[0])
+        for axis, panel in zip(axes, masks.panels, strict=False):
+            _show(axis, panel, "auto")
+    _note(figure, places, 0.01, 0.0, "Each panel is one sample, tokens to the right and channels down.")
     return figure
 
 
@@ -158,15 +161,16 @@ def _conv_draws(group: ConvGroup, seed: int, units: int) -> Tensor:
 
 
 def _sequence_panels(pattern: SequencePattern, rate: float, seed: int) -> Tensor:
-    """(1, channels, tokens)"""
+    """(panels, channels, tokens)"""
     if pattern.is_none:
         return torch.ones(0, _CHANNELS, _TOKENS, dtype=torch.bool)
     runs = Runs(pattern.size, pattern.stride, pattern.share_t, pattern.share_c)
+    shape = (_PANELS, _TOKENS, _CHANNELS)
     for further in range(_DRAWS):  # a pattern that is shared by all seldom drops anything: show a draw where it does
-        mask, _ = sequence_mask(runs, (1, _TOKENS, _CHANNELS), torch.tensor(rate), _seed(seed + _NEXT_DRAW * further))
+        mask, _ = sequence_mask(runs, shape, torch.tensor(rate), _seed(seed + _NEXT_DRAW * further))
         if not mask.all():
             break
-    return mask[0].expand(_TOKENS, _CHANNELS).T[None]
+    return mask.expand(shape).mT
 
 
 def _seed(number: int) -> Tensor:

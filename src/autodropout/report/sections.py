@@ -122,7 +122,7 @@ def policies_section(study: Reader, history: History) -> str:
     said = (
         "By the best single score; policies that do the same are one, and what drops nothing is left out. A score is "
         "one training run: the best of many is partly luck, so train the first few again, with other seeds, before you "
-        "believe their order. The panels are maps that a pattern hits; filled cells are dropped."
+        "believe their order. The panels are maps that a pattern hits, or sequences; filled cells are dropped."
     )
     return f'{title}<p class="dim">{said}</p>\n' + "\n".join(_policy(study, entry) for entry in ranked)
 
@@ -148,7 +148,7 @@ def _masks_row(masks: Masks) -> str:
     for number, kept in enumerate(masks.panels.numpy()):
         start = number * (width + gap)
         strip[:, start : start + width] = np.where(kept, 0.12, 0.95)
-    kind = "strip" if panels > 1 else "runs"
+    kind = "runs" if strip.shape[1] > 16 * height else "strip"  # samples of many tokens are given more height
     return words + picture(strip, _GREY, f"masks of {masks.place}").replace("cells", f"cells {kind}", 1) + "</div>"
 
 

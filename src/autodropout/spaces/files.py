@@ -10,40 +10,24 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from autodropout.policies import bundled
 from autodropout.spaces.policy import MAX_BYTES, SCHEMA, ConvPolicy, Policy, TransformerPolicy
-from autodropout.spaces.records import show
-
-_Path = tuple[str | int, ...]
+from autodropout.spaces.records import Where, listed, problems_of, show, where
 
 _MODELS: dict[str, type[ConvPolicy | TransformerPolicy]] = {"convnet": ConvPolicy, "transformer": TransformerPolicy}
 
 MAX_DEPTH = 16
 """How deep we look into a file. A policy is 5 levels deep."""
 
-_WANTED = {
-    "int_type": "an integer",
-    "float_type": "a number",
-    "string_type": "a string",
-    "string_unicode": "valid Unicode",
-    "finite_number": "a finite number",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "tuple_type": "an array",
-}
-
 
 class PolicyError(ValueError):
     """A policy that cannot be read: `source` names the file, `problems` says everything that is wrong with it."""
-
-    MAX_LISTED = 20
 
     def __init__(self, source: str, problems: tuple[str, ...]) -> None:
         super().__init__(source, problems)
@@ -51,19 +35,22 @@ class PolicyError(ValueError):
         self.problems = problems
 
     def __str__(self) -> str:
-        if len(self.problems) == 1:
-            return f"{self.source}: {self.problems[0]}"
-        more = len(self.problems) - self.MAX_LISTED
-        lines = [*self.problems[: self.MAX_LISTED], *([f"and {more} more"] if more > 0 else [])]
-        return f"{self.source}: {len(self.problems)} problems" + "".join(f"\n  - {line}" for line in lines)
+        return listed(self.source, self.problems)
 
 
 def load(path_or_name: str | os.PathLike[str]) -> Policy:
     """The policy in a file or, for a string with neither a separator nor `.json`, the bundled one of that name."""
     if isinstance(path_or_name, str) and _is_name(path_or_name):
         return _load_bundled(path_or_name)
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise TypeError(f"ad.load wants the name of a bundled policy or the path of a file, got {show(path_or_name)}")
     path = Path(path_or_name)
-    status = path.stat()
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        names = ", ".join(bundled()) or "none yet"
+        said = f"No such file (policies that come with the package, by name: {names})"
+        raise FileNotFoundError(error.errno, said, str(path)) from None
     if not stat.S_ISREG(status.st_mode):
         raise PolicyError(str(path), ("this is not a regular file",))
     if status.st_size > MAX_BYTES:
@@ -85,7 +72,7 @@ def parse(text: str, source: str = "policy") -> Policy:
     problems = dict(_refused_by_json(data))
     policy = _validate(data, problems)
     if policy is None or problems:
-        raise PolicyError(source, tuple(f"{_where(path)}{problem}" for path, problem in problems.items()))
+        raise PolicyError(source, tuple(f"{where(path)}{problem}" for path, problem in problems.items()))
     return policy
 
 
@@ -125,9 +112,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return repeating
 
 
-def _refused_by_json(data: Any) -> Iterator[tuple[_Path, str]]:
+def _refused_by_json(data: Any) -> Iterator[tuple[Where, str]]:
     """What Python's parser lets pass and we do not, by path: duplicated keys, numbers not finite, deep nesting."""
-    pending: list[tuple[_Path, Any]] = [((), data)]
+    pending: list[tuple[Where, Any]] = [((), data)]
     while pending:
         path, value = pending.pop()
         if isinstance(value, float) and not math.isfinite(value):
@@ -142,7 +129,7 @@ def _refused_by_json(data: Any) -> Iterator[tuple[_Path, str]]:
             pending.extend(((*path, key), item) for key, item in reversed(items))  # popped in the order of the file
 
 
-def _validate(data: Any, problems: dict[_Path, str]) -> Policy | None:
+def _validate(data: Any, problems: dict[Where, str]) -> Policy | None:
     """The policy, or None with each problem added under its path, unless a first one stands there."""
     if not isinstance(data, dict):
         problems.setdefault((), f"a policy is a JSON object, this is {show(data)}")
@@ -160,55 +147,6 @@ def _validate(data: Any, problems: dict[_Path, str]) -> Policy | None:
     try:
         return model.model_validate({key: value for key, value in data.items() if key != "schema"})
     except ValidationError as invalid:
-        for error in invalid.errors(include_url=False):
-            if error["type"] != "default_factory_not_called":  # says only that another field, listed too, is wrong
-                of_key = error["loc"][-1:] == ("[key]",) and error["type"] != "extra_forbidden"  # pydantic's mark
-                path = error["loc"][:-1] if of_key else error["loc"]
-                problems.setdefault(path, _problem(error, path, model))
+        for path, problem in problems_of(invalid, model, others=("schema",)).items():
+            problems.setdefault(path, problem)
     return None
-
-
-def _problem(error: ErrorDetails, path: _Path, model: type[BaseModel]) -> str:
-    match error["type"]:
-        case "missing":
-            return "missing"
-        case "extra_forbidden":
-            keys = [*([] if path[1:] else ["schema"]), *_model_at(model, path[:-1]).model_fields]
-            return f"unknown key (its value is {show(error['input'])}); the keys here are {', '.join(keys)}"
-        case "value_error":
-            return str(error["ctx"]["error"])
-        case kind if kind in _WANTED:
-            return f"{show(error['input'])} is not {_WANTED[kind]}"
-        case _:
-            return f"{show(error['input'])}: {error['msg']}"
-
-
-def _model_at(model: type[BaseModel], path: _Path) -> type[BaseModel]:
-    """The record that stands at a path inside `model`."""
-    parts = iter(path)
-    for field in parts:
-        annotation = model.model_fields[str(field)].annotation
-        model = next(_models_in(annotation))
-        if get_origin(annotation) in (tuple, Mapping):
-            next(parts)  # the index in an array, the key in a mapping
-    return model
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)
-
-
-def _where(path: _Path) -> str:
-    """The path as the message shows it, colon included: `groups[1].pattern.stride: `."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif part.isidentifier() and len(part) <= 80:
-            text += f".{part}" if text else part
-        else:
-            text += f"[{show(part)}]"
-    return f"{text}: " if text else ""

@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from autodropout.spaces.atomic import write_atomically
 from autodropout.spaces.patterns import TRANSFORMER_SITES, Cells, ConvPattern, SequencePattern, SiteName
-from autodropout.spaces.records import Frozen, Pair, Record, Text, as_pair, as_tuple, by, counted, scale
+from autodropout.spaces.records import Frozen, Pair, Record, Text, as_pair, as_tuple, by, counted, scale, show
 
 SCHEMA = 1
 """The version of the JSON form, the first key of every file."""
@@ -115,6 +115,8 @@ class _Policy(Record, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy to a file. The file is replaced as a whole: nobody ever sees half of it."""
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"save wants the path of a file, got {show(path)}")
         content = self.to_json().encode()
         if len(content) > MAX_BYTES:
             raise ValueError(f"cannot save {path}: the policy takes {len(content)} bytes, more than {MAX_BYTES}")

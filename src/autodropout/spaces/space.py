@@ -218,8 +218,8 @@ def _count(tokens: tuple[Token, ...]) -> int:
 
 
 def _uniform(tokens: tuple[Token, ...], seed: int) -> list[int]:
-    if type(seed) is not int:
-        raise ValueError(f"the seed must be an integer, got {show(seed)}")
+    if type(seed) is not int or not 0 <= seed < 2**63:  # as everywhere: those that torch takes, and ledgers keep
+        raise ValueError(f"the seed must be an integer from 0 to 2^63 - 1, got {show(seed)}")
     texts = [f"autodropout sample 1, seed {seed}, position {position}" for position in range(len(tokens))]
     draws = [int.from_bytes(hashlib.sha256(text.encode("ascii")).digest(), "big") for text in texts]
     return [draw % len(token.values) for draw, token in zip(draws, tokens, strict=True)]

@@ -55,9 +55,10 @@ def find(model: nn.Module, example: Any, stem: bool = False) -> Finding:
     if not norms:
         kinds = ", ".join(sorted({type(model.get_submodule(call.path)).__name__ for call in graph.calls}))
         raise NoSites(
-            "no site of a ConvNet: looked for batch, instance or group normalizations with an output of shape "
-            "(N, C, H, W), and for layer normalizations in residual blocks of convolutions; saw modules of these types "
-            f"run: {kinds}."
+            "this model has no sites of a ConvNet",
+            "looked for batch, instance or group normalizations whose output is (N, C, H, W), and for layer "
+            "normalizations in residual blocks of convolutions",
+            f"saw run: {kinds}",
         )
     shortcuts, unplaced = _shortcut_sites(graph, residuals, norms)
     found = sorted(_normalization_sites(graph, residuals, norms) + shortcuts, key=lambda one: one.turn)

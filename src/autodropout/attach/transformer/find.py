@@ -41,10 +41,11 @@ def find(model: nn.Module, example: Any) -> Finding:
     sites = numbered(sublayers)
     missed = tuple(dict.fromkeys(miss for sub in sublayers for miss in sub.missed))  # once, however often it runs
     if not sites:
-        reasons = "".join(f"\n  not reached: {miss}" for miss in missed)
         raise NoSites(
-            "no site of a Transformer was found: looked for nn.MultiheadAttention, the attention interface of "
-            f"transformers, scaled_dot_product_attention, and a softmax between two products.{reasons}"
+            "this model has no sites of a Transformer",
+            "looked for nn.MultiheadAttention, the attention interface of transformers, scaled_dot_product_attention, "
+            "and a softmax between two products",
+            *(f"not reached: {miss}" for miss in missed),
         )
     return Finding("transformer", tuple(sites), tuple(map(str, missed)), counted(missed))
 

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from autodropout.attach.record import call, quiet, tensors_in
+from autodropout.attach.example import call
+from autodropout.attach.record import quiet, tensors_in
 from autodropout.attach.transformer import interface
 from autodropout.attach.transformer.hooks import Argument, Item
 
