@@ -13,10 +13,11 @@ an update is stored with the proposer it made. So the process can be killed at a
 Departures from the paper:
 1. A trial whose worker dies is tried again with the same tokens and seed, alone in its job, a bounded number of times,
    then FAILED; it teaches nothing. A child that diverges is scored with the study's floor, so that the controller
-   learns to avoid it (`outcomes`).
+   learns to avoid it (`outcomes`). Where nothing but deaths comes of the children, the search gives up early.
 2. Near the end no more is proposed, and no more is started, than is still to be scored.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,9 +34,16 @@ from autodropout.search.records import Failure, Outcome, Trial
 from autodropout.search.states import SCORED, FailureKind, State
 from autodropout.search.writing import Writer
 
+log = logging.getLogger("autodropout")
+
 PATIENCE = 10
 """So many trials that used up their attempts, with no score between them, and a study gives up. Trials, not attempts:
 a machine that takes all its workers with it costs each of them one attempt."""
+
+ROUNDS = 3
+"""So many times all that was under way has died, no child ever gave this driver a score, and it gives up. Rounds, not
+deaths: a machine that takes all its workers with it, once, is one; and children that die young again and again on one
+machine have no say while others are at work on the rest."""
 
 LONGEST_PAUSE = 60.0
 """Seconds before a trial is tried again, at most."""
@@ -103,6 +111,9 @@ class Driver:
         self._scored = self._failed = self._retried = 0
         self._in_a_row = 0  # failed trials since the last score
         self._works = False  # the child gave a score, to this driver
+        self._rounds = 0  # of deaths, before it did
+        self._round: set[int] | None = None  # what was under way at the first death of a round and has not ended
+        self._told = False  # that something failed
         self._best: float | None = None
         self._metrics: dict[str, float] = {}
         self._stopping = False
@@ -240,6 +251,7 @@ class Driver:
             for trial, outcome in outcomes:
                 self._score(trial, outcome)
             errors = [self._try_again(trials, failure) for failure, trials in broken.items()]
+            errors += [self._mourn(trials, failure) for failure, trials in broken.items()]
         for error in errors:  # raised here, so that what came in with it is kept
             if error is not None:
                 raise error
@@ -267,6 +279,7 @@ class Driver:
             if trial.number in again:
                 pause = min(self._backoff * 2 ** (trial.attempts - 1), LONGEST_PAUSE)
                 self._later[trial.number] = (self._clock() + pause, replace(trial, failure=failure))
+        self._tell(trials[0], failure)
         self._retried += len(again)
         self._failed += len(failed)
         self._in_a_row += len(failed)
@@ -275,6 +288,37 @@ class Driver:
         if failed and self._in_a_row >= PATIENCE:
             return _error(f"{self._in_a_row} trials in a row failed in every attempt, the last one", failure)
         return None
+
+    def _tell(self, trial: Trial, failure: Failure) -> None:
+        """The first failure of a run: it may be the first of many, and each may have taken an hour."""
+        if not self._told:
+            self._told = True
+            told = (
+                "study %r: trial %d failed in attempt %d of %d: %s. What fails is tried again; this is told once, the "
+                "study's report lists all failures"
+            )
+            log.warning(told, self._study.info.name, trial.number, trial.attempts, self._attempts, failure.message)
+
+    def _mourn(self, trials: Sequence[Trial], failure: Failure) -> ChildError | None:
+        """Count rounds of deaths before the first score; the error, after enough of them."""
+        if self._works or failure.kind is FailureKind.USER_ERROR:
+            return None
+        if self._round is None:
+            if self._job > 1 and not any(
+                map(_has_failed, trials)
+            ):  # a crowd may have been too large: alone they may live
+                return None
+            self._round = set(self._running)
+        self._round -= {trial.number for trial in trials}
+        if self._round:
+            return None
+        self._round = None
+        self._rounds += 1
+        if self._rounds < ROUNDS:
+            return None
+        return _error(
+            f"{ROUNDS} times in a row all children under way died, and none ever gave a score; the last", failure
+        )
 
     def _learn(self) -> None:
         """Apply finished trials, M at a time."""
