@@ -81,7 +81,7 @@ def best(
       autodropout best digits --out policy.json
     """
     from autodropout.cli.studies import opened
-    from autodropout.study import unscored
+    from autodropout.search.study import unscored
 
     with opened(study, storage) as found:
         trial = found.reader.best()
