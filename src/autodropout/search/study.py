@@ -82,8 +82,7 @@ class Study:
 
     @property
     def best(self) -> StudyTrial:
-        """The trial with the highest score of its own. Where no dropout was best, its policy drops nothing: `top` leaves
-        such a policy out."""
+        """The trial with the highest score of its own. Where no dropout was best, its policy drops nothing."""
         found = self._reader.best()
         if found is None:
             raise unscored(self._reader)
