@@ -51,7 +51,7 @@ def test_status(storage: str) -> None:
     assert re.search(r"^trials +32 learned from$", said, re.M)
     facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
     assert facts["trials"]["applied"] == facts["scored"] == 32
-    assert facts["best"] == {"trial": best.number, "value": best.value}
+    assert facts["best"] == {"trial": best.number, "value": best.value, "drops_nothing": False}
     assert facts["diverged"] == facts["stopped_early"] == 0
     assert facts["updates"] == 2
     assert facts["owner"] is None

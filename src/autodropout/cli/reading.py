@@ -25,7 +25,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
       autodropout status
       watch autodropout status digits --storage sqlite:///studies.db
     """
-    from autodropout.cli.studies import command_for, ended_in_words, opened, study_facts
+    from autodropout.cli.studies import best_in_words, command_for, ended_in_words, opened, study_facts
     from autodropout.search.states import State, in_words
 
     with opened(study, storage) as found:
@@ -42,8 +42,8 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
         "space": facts["space"],
         "proposer": f"{facts['proposer']}, {facts['updates']} update{'' if facts['updates'] == 1 else 's'}",
         "ended": f"{_of(scored, wanted)}{ended_in_words(facts)}",
-        "trials": in_words(counts, driven=owner is not None),
-        "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
+        "trials": in_words(counts, driven=owner is not None, complete=wanted is not None and scored >= wanted),
+        "best": "no score yet" if best is None else best_in_words(best),
         "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
     }
     if owner is not None:
@@ -61,7 +61,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
 def _of(scored: int, wanted: int | None) -> str:
     if wanted is None:
         return str(scored)
-    return f"{scored} of {wanted}" if wanted >= scored else f"{scored}, of {wanted} wanted"
+    return f"{scored} of {wanted}" if wanted >= scored else f"{scored}, {wanted} were asked for"
 
 
 def best(
@@ -88,6 +88,8 @@ def best(
         if trial is None:
             raise unscored(found.reader)
         policy, name = found.reader.info.policy(trial), found.reader.info.name
+    if policy.drops_nothing:
+        typer.echo(f"the best policy, of trial {trial.number}, drops nothing: no dropout was best", err=True)
     if out is not None:
         policy.save(out)
         typer.echo(f"{out}: trial {trial.number} of {name!r}, score {trial.value:.6g}", err=True)

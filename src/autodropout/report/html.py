@@ -79,7 +79,9 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         "failed": f"{history.count(State.FAILED):,}",
         "ended a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
-    states = in_words({state: history.count(state) for state in State}, driven=owner is not None)
+    complete = isinstance(wanted, int) and ended >= wanted
+    counts = {state: history.count(state) for state in State}
+    states = in_words(counts, driven=owner is not None, complete=complete)
     shown = {name: value for name, value in info.attributes.items() if name not in ("trials", "capacity")}
     facts = (
         ("space", info.space.describe()),
