@@ -155,8 +155,12 @@ def test_report_and_compare_write_files(storage: str, tmp_path: Path) -> None:
     assert ok("report", "small", "--storage", storage, "--out", tmp_path / "r.html") == f"{tmp_path / 'r.html'}\n"
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     curves = tmp_path / "curves.png"
-    said = ok("compare", "small", f"{storage}#small", "--storage", storage, "--out", curves)
-    assert f"small in {storage}: best" in said
+    shutil.copy(storage.removeprefix("sqlite:///"), tmp_path / "copy.db")
+    other = f"sqlite:///{tmp_path / 'copy.db'}"
+    said = ok("compare", "small", f"{other}#small", "--storage", storage, "--out", curves)
+    assert f"small in {other}: best" in said
+    twice = ("compare", "small", f"{storage}#small", "--storage", storage, "--out", curves)
+    assert refused(*twice) == f"error: study 'small' in {storage} is named twice: each has one curve\n"
     assert matplotlib.image.imread(curves).shape[1] > 500
     told = json.loads(ok("compare", "small", "--storage", storage, "--out", curves, "--json"))
     assert [study["study"] for study in told["studies"]] == ["small"]
