@@ -114,7 +114,7 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
 
 
 def _settings(info: StudyInfo) -> dict[str, str]:
-    """What else is kept with the study: what its user has put there; of what a command has, that which has an effect."""
+    """What else is kept with the study: what its user has put there; of what a command has, what has an effect."""
     kept = dict(info.attributes)
     hidden = {"trials", "capacity", "drop_rate" if info.drop_rate is not None else ""}  # these are said elsewhere
     if kept.get("engine") == "local":
