@@ -23,7 +23,7 @@ def child(policy: ad.Policy, seed: int) -> float:  # 3. yours: train under the p
     torch.set_num_threads(1)  # several children share the machine
     torch.manual_seed(seed)
     (x, y), net = data(), model()
-    ad.attach(net, policy, rate=0.2, example=x[:1])
+    ad.attach(net, policy, example=x[:1])  # at the search's rate
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
@@ -34,6 +34,6 @@ def child(policy: ad.Policy, seed: int) -> float:  # 3. yours: train under the p
 
 if __name__ == "__main__":  # run again, it resumes: only trials still missing are made
     space, trials = ad.space(model(), data()[0][:1]), int(sys.argv[1]) if len(sys.argv) > 1 else 64
-    study = ad.search(space, child, trials, workers=2, storage="sqlite:///own_data.db")
+    study = ad.search(space, child, trials, rate=0.2, workers=2, storage="sqlite:///own_data.db")
     study.best.policy.save("own_data.json")
     print(f"the best of {len(study.trials)} scored {study.best.value:.3f}\n{study.best.policy}")

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import autodropout as ad
 import small_study
 from autodropout.controller import make_proposer
-from autodropout.search.errors import NoSuchStudy
+from autodropout.search.errors import NoSuchStudy, StudyMismatch
 from autodropout.search.ledger import Ledger
 from autodropout.search.records import Failure, StudyInfo
 from autodropout.search.states import FailureKind
@@ -61,16 +62,42 @@ def test_a_study_that_has_all_its_trials_says_that_nothing_is_run(
         caplog.clear()
         ad.search(small_study.SPACE, child, trials, storage=f"sqlite:///{tmp_path}/study.db", proposer="random")
         assert caplog.text.count(f"has its {trials} trials, nothing is run") == said
+    caplog.clear()
+    ad.search(small_study.SPACE, child, 2, storage=f"sqlite:///{tmp_path}/study.db", proposer="random")
+    assert (
+        "study 'study' has 3 trials, 2 were asked for, nothing is run. Ask for more (trials=, or --trials)"
+        in caplog.text
+    )
 
 
-def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("proposer", "trials", "said"), [("controller", 3, True), ("controller", 4, False), ("random", 3, False)]
+)
+def test_a_study_too_small_to_learn_says_so_when_it_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, proposer: str, trials: int, said: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    ad.search(small_study.SPACE, small_study.child, trials, storage=url, proposer=proposer, minibatch=4)
+    told = "the proposer 'controller' learns from 4 trials at a time, and the study is to have 3: it will learn nothing"
+    assert (told in caplog.text) is said
+
+
+def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Tokens of a group without a pattern have no effect; a policy of such groups is no policy."""
     space = ad.ConvSpace(groups=((8, 8), (4, 4)))  # on 4 cells a rectangle of any size is empty
 
     def child(policy: ad.Policy, seed: int, report: object) -> float:
         return float(policy.groups[0].pattern.is_none)  # drop nothing, and be the best
 
-    study = ad.search(space, child, 120, storage=f"sqlite:///{tmp_path / 'one.db'}", proposer="random", minibatch=50)
+    with caplog.at_level("WARNING"):
+        study = ad.search(
+            space, child, 120, storage=f"sqlite:///{tmp_path / 'one.db'}", proposer="random", minibatch=50
+        )
+    best, other = study.best, study.top(1)[0]
+    assert best.policy.drops_nothing
+    assert repr(study) == "Study('study': 120 trials ended, best 1, which drops nothing)"
+    told = f"of trial {best.number} with a score of 1, drops nothing: no dropout was best; of those that drop something"
+    assert f"{told}, the best is trial {other.number}, 0" in caplog.text
     used = [trial for trial in study.trials if not trial.policy.groups[0].pattern.is_none]
     assert study.best.policy.groups[0].pattern.is_none
     assert len(used) < len(study.trials) - 3
@@ -81,6 +108,8 @@ def test_no_two_of_the_top_do_the_same_and_all_drop_something(tmp_path: Path) ->
     assert len(set(does)) == len(does) == len({canonical(space, trial.record.tokens) for trial in used})
     with pytest.raises(ValueError, match="at least one trial must be asked for, got 0"):
         study.top(0)
+    with pytest.raises(ValueError, match="by an integer, got 'a'"):
+        study.top("a")  # type: ignore[arg-type]
 
 
 def test_a_trial_that_diverged_has_no_score_of_its_own(tmp_path: Path) -> None:
@@ -149,6 +178,46 @@ def test_policies_record_the_rate_that_is_known(tmp_path: Path, said: dict[str, 
     url = f"sqlite:///{tmp_path / 'study.db'}"
     study = ad.search(small_study.SPACE, small_study.child, 1, storage=url, attributes=said)
     assert study.best.policy.provenance.rate == rate
+
+
+def test_a_rate_is_recorded_and_children_and_users_attach_without_another(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+
+    def child(policy: ad.Policy, seed: int) -> float:
+        return ad.attach(nn.Sequential(nn.BatchNorm2d(2)), policy, example=torch.zeros(1, 2, 8, 8)).rate
+
+    space = ad.ConvSpace(groups=((8, 8),))
+    study = ad.search(space, child, 1, storage=url, proposer="random", rate=0.25)
+    assert study.best.value == study.best.policy.recorded_rate == study.info.drop_rate == 0.25
+    model = nn.Sequential(nn.BatchNorm2d(2))
+    assert ad.attach(model, study.best.policy, example=torch.zeros(1, 2, 8, 8)).rate == 0.25
+    assert ad.search(space, child, 2, storage=url, proposer="random").trials[1].value == 0.25, "the study keeps it"
+    for said in ({"rate": 0.3}, {"attributes": {"drop_rate": 0.3}}):
+        with pytest.raises(StudyMismatch, match=r"study 'study' exists with rate 0\.25, not 0\.3: choose another name"):
+            ad.search(space, child, 3, storage=url, proposer="random", **said)
+
+
+def test_a_study_that_knew_no_rate_can_be_told(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    ad.search(small_study.SPACE, small_study.child, 1, storage=url, proposer="random")
+    assert (
+        ad.search(small_study.SPACE, small_study.child, 1, storage=url, proposer="random", rate=0).info.drop_rate == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"rate": 1.5}, r"rate must be a number in \[0, 1\], got 1\.5"),
+        ({"rate": "0.2"}, "got '0.2'"),
+        ({"rate": 0.2, "attributes": {"drop_rate": 0.3}}, r"rate=0\.2, but the attributes have the drop_rate 0\.3"),
+        ({"job": 4}, "job=4 is for a child that offers train_many, .* <function child .* does not"),
+    ],
+)
+def test_what_a_search_cannot_take(tmp_path: Path, said: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ad.search(small_study.SPACE, small_study.child, 1, storage=f"sqlite:///{tmp_path / 'study.db'}", **said)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_is_no_space_and_is_not_printed(tmp_path: Path) -> None:

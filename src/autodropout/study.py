@@ -9,10 +9,8 @@ It stands above the packages because it joins them: a proposer of `controller`; 
 import logging
 import math
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,11 +23,13 @@ from autodropout.search.interrupts import interruptible
 from autodropout.search.jobs import Child
 from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposer
-from autodropout.search.reading import Reader
-from autodropout.search.records import Failure, StudyInfo, Trial
-from autodropout.search.states import PENDING, SCORED, WORDS, State
+from autodropout.search.records import StudyInfo
+from autodropout.search.states import SCORED
+from autodropout.search.study import Study, StudyTrial
 from autodropout.search.writing import Writer
-from autodropout.spaces import ConvSpace, Policy, Space, TransformerSpace
+from autodropout.spaces import ConvSpace, Provenance, Space, TransformerSpace
+
+__all__ = ["Study", "StudyTrial", "crowd_of", "restore", "search"]
 
 log = logging.getLogger("autodropout")
 
@@ -54,19 +54,23 @@ def search(
     job: int | None = None,
     cpus_per_child: float = 1.0,
     gpus_per_child: float = 0.0,
+    rate: float | None = None,
     attributes: Mapping[str, Any] | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
-) -> "Study":
+) -> Study:
     """Search for a policy. Killed or interrupted at any moment, the same call goes on where it was.
 
     Ctrl-C once ends the search when the children under way have finished, and the study is returned as it is then;
     twice, at once, by KeyboardInterrupt; so do SIGTERM and a terminal that is closed, by SystemExit. All can be
-    resumed. A child that raises before it gave any score ends the search with its traceback, as `ChildError`; the same
-    call with a corrected child goes on.
+    resumed. A child that raises before it gave any score ends the search with its traceback, as `ChildError`, and so do
+    children that die, or miss their deadline, several times in a row before there is a score; the same call with a
+    corrected child goes on.
 
     Args:
         space: what can be chosen, from `ad.space(model, example)`.
         child: `child(policy, seed, report) -> score`, a finite number, higher is better. Called in worker processes.
+            It may leave `report` out. Or call it while it trains, as `report(step, value)`, an integer and a score so
+            far: these make the trial's curve, which `halving` needs; a value that is not finite ends the child.
         trials: how many scored trials the study shall have.
         workers: how many jobs run at the same time, of one child each unless `job` says otherwise. None: one on the
             engine "local", or one for each GPU where a job is a crowd; on "ray" as many as fit into the cluster, nodes
@@ -91,10 +95,11 @@ def search(
             a GPU (on "ray": where `gpus_per_child` asks for one); else 1.
         cpus_per_child: what a job takes of a node's CPUs, for "ray"; its threads, too, unless OMP_NUM_THREADS is set.
         gpus_per_child: what it takes of its GPUs, for "ray"; it sees no others, and none with 0. Below 1 they share.
+        rate: the drop rate of the children. It is recorded in their policies, so that `ad.attach(model, policy)` needs
+            no other in a child, nor later for what was found. A study has one rate: it keeps what it was begun with.
         attributes: what else to keep with the study, as JSON data; read again as `study.info.attributes`, beside
-            `trials` and `capacity`, as they were asked for. When the study is resumed, those named here change and
-            others stay. `drop_rate`, at which the children put policies on their models, is recorded in the study's
-            policies.
+            `trials`, `capacity` and `rate` (as `drop_rate`), as they were asked for. When the study is resumed, those
+            named here change and others stay.
         watch: called with a `Progress` after each turn of the driver's loop.
     """
     check_engine(engine)
@@ -111,12 +116,16 @@ def search(
         raise ValueError(f"halving must be an ad.Halving, and of no class made from it, got {halving!r}")
     if not callable(watch):
         raise ValueError(f"watch is a function of the progress, got {watch!r}")
+    if job not in (None, 1) and callable(child) and not hasattr(child, "train_many"):
+        raise ValueError(
+            f"job={job} is for a child that offers train_many, to train so many at once; {child!r} does not"
+        )
     make_proposer(proposer, space, seed)  # what it lacks, a package say, is told while there is no study
     if job is None:
         job = crowd_of(child, engine, gpus_per_child)
         if job > 1:
             workers = workers or (len(visible_gpus()) if engine == "local" else None)
-    kept = {**(attributes or {}), "trials": trials, "capacity": capacity}
+    kept = {**(attributes or {}), **_recorded(rate, attributes or {}), "trials": trials, "capacity": capacity}
     capacity = max(capacity, job * (workers or 1))
     info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
@@ -133,34 +142,70 @@ def search(
     )
     # The engine is made before the study, because it checks the child, and closed before the lease ends.
     with Ledger(storage) as ledger, closing(make_running()) as running, ledger.drive(info) as owned, closing(running):
+        known = None if owned.info.drop_rate is None else Provenance(rate=owned.info.drop_rate)
         driver = Driver(
             owned,
             restore(owned),
             running,
             trials=trials,
-            tokens_to_policy=lambda tokens: space.decode(tokens).to_json(),
+            tokens_to_policy=lambda tokens: space.decode(tokens, known).to_json(),
             attempts=attempts,
             job=job,
             halving=judge,
             watch=watch,
         )
-        if driver.progress.scored >= trials:
-            told = "study %r has its %d trials, nothing is run: ask for more, or take another name for another child"
-            log.warning(told, name, trials)
+        _warn_before(owned.info, driver.progress)
         with interruptible(driver):
             driver.run()
     study = Study(storage, name)
-    _warn_of_no_score(study.reader)
+    _warn_after(study)
     return study
 
 
-def _warn_of_no_score(study: Reader) -> None:
-    """A search of children that all diverge comes to its end like any other."""
-    ended = study.ended()
+def _recorded(rate: float | None, attributes: Mapping[str, Any]) -> dict[str, float]:
+    """The rate as the study's attributes have it."""
+    if rate is None:
+        return {}
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+        raise ValueError(f"rate must be a number in [0, 1], got {rate!r}")
+    if attributes.get("drop_rate", rate) != rate:
+        raise ValueError(f"rate={rate!r}, but the attributes have the drop_rate {attributes['drop_rate']!r}")
+    return {"drop_rate": float(rate)}
+
+
+def _warn_before(info: StudyInfo, progress: Progress) -> None:
+    """Of a call that does nothing, or not what a search is for."""
+    name, trials = info.name, progress.wanted
+    if progress.scored >= trials:
+        there = (
+            f"its {trials} trials"
+            if progress.scored == trials
+            else f"{progress.scored} trials, {trials} were asked for"
+        )
+        again = "Ask for more (trials=, or --trials), or take another name (name=, or --name) for another child"
+        log.warning("study %r has %s, nothing is run. %s", name, there, again)
+    elif trials < info.minibatch and info.proposer != "random":
+        told = (
+            "study %r: the proposer %r learns from %d trials at a time, and the study is to have %d: it will learn "
+            "nothing, its policies are drawn at random. Ask for more (trials=, or --trials)"
+        )
+        log.warning(told, name, info.proposer, info.minibatch, trials)
+
+
+def _warn_after(study: Study) -> None:
+    """A search of children that all diverge comes to its end like any other; so does one where no dropout is best."""
+    ended, name = study.reader.ended(), study.name
     if ended.diverged and not ended.scored:
-        last = [trial.failure.message for trial in study.trials(states=SCORED) if trial.failure is not None][-1]
-        told = "no trial of study %r has a score (%s); the last that diverged: %s"
-        log.warning(told, study.info.name, ended, last)
+        failures = (trial.failure for trial in study.reader.trials(states=SCORED))
+        last = [failure.message for failure in failures if failure is not None][-1]
+        log.warning("no trial of study %r has a score (%s); the last that diverged: %s", name, ended, last)
+    elif ended.scored and study.best.policy.drops_nothing:
+        best, other = study.best, next(iter(study.top(1)), None)
+        better = "none that drops something has a score"
+        if other is not None:
+            better = f"of those that drop something, the best is trial {other.number}, {other.value:.6g}"
+        told = "study %r: the best policy, of trial %d with a score of %.6g, drops nothing: no dropout was best; %s"
+        log.warning(told, name, best.number, best.value, better)
 
 
 def crowd_of(child: Child, engine: str, gpus_per_child: float = 0.0) -> int:
@@ -191,105 +236,3 @@ def restore(study: Writer) -> Proposer:
     for _, batch in study.batches(after=checkpoint.version):
         proposer.update(batch)
     return proposer
-
-
-@dataclass(frozen=True, slots=True)
-class StudyTrial:
-    """A trial of a study, with its policy."""
-
-    record: Trial
-    study: StudyInfo
-
-    @property
-    def number(self) -> int:
-        return self.record.number
-
-    @property
-    def value(self) -> float | None:
-        """Its score; None while it has none, and where it diverged: `record.value` is then the study's floor."""
-        return None if self.failure is not None else self.record.value
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was ended early: its value is then what the study credits it with, and it is never the best."""
-        return self.record.stopped
-
-    @property
-    def failure(self) -> Failure | None:
-        """Why it has no score of its own, where something went wrong."""
-        return self.record.failure
-
-    @property
-    def policy(self) -> Policy:
-        """The policy it tried, with its provenance."""
-        return self.study.policy(self.record)
-
-    def __repr__(self) -> str:
-        if self.value is not None:
-            said = f"stopped early, credited with {self.value:.6g}" if self.stopped else f"score {self.value:.6g}"
-        elif self.record.state in SCORED:
-            said = "diverged"
-        else:
-            said = WORDS[self.record.state]
-            said += "" if self.failure is None else f", last attempt: {self.failure.kind.value}"
-        return f"StudyTrial({self.number}: {said})"
-
-
-def unscored(study: Reader) -> ValueError:
-    """What to tell who asks for the best of a study that has none."""
-    ended = sum(count for state, count in study.counts().items() if state in SCORED)
-    why = f"; diverged or stopped early: {ended}" if ended else ""
-    return ValueError(f"study {study.info.name!r} has no scored trial yet{why}")
-
-
-class Study:
-    """A study in a ledger, to be read; also while somebody drives it."""
-
-    def __init__(self, storage: str, name: str) -> None:
-        ledger = Ledger(storage)
-        weakref.finalize(self, ledger.close)  # before reading, which raises where there is no such study
-        self._reader: Reader = ledger.read(name)
-
-    @property
-    def name(self) -> str:
-        return self._reader.info.name
-
-    @property
-    def info(self) -> StudyInfo:
-        return self._reader.info
-
-    @property
-    def reader(self) -> Reader:
-        """The ledger's view of it: counts, updates, columns of trials."""
-        return self._reader
-
-    @property
-    def best(self) -> StudyTrial:
-        """The trial with the highest score of its own."""
-        found = self._reader.best()
-        if found is None:
-            raise unscored(self._reader)
-        return StudyTrial(found, self.info)
-
-    def top(self, count: int) -> list[StudyTrial]:
-        """The trials with the highest scores, of which no two have policies that do the same, and none drops nothing.
-
-        A score is of one seed, and the best of many are partly luck: train these again, with other seeds.
-        """
-        return [StudyTrial(trial, self.info) for trial in self._reader.distinct(count)]
-
-    @property
-    def trials(self) -> list[StudyTrial]:
-        return [StudyTrial(trial, self.info) for trial in self._reader.trials()]
-
-    def __repr__(self) -> str:
-        counts, ended, best = self._reader.counts(), self._reader.ended(), self._reader.best()
-        pending = sum(counts[state] for state in PENDING)
-        mixed = f" ({ended})" if ended.scored < ended.total else ""
-        parts = (
-            f"{ended.total} trial{'' if ended.total == 1 else 's'} ended{mixed}",
-            f"{pending} not yet" if pending else "",
-            f"{counts[State.FAILED]} failed" if counts[State.FAILED] else "",
-            "" if best is None else f"best {best.value:.6g}",
-        )
-        return f"Study({self.name!r}: {', '.join(filter(None, parts))})"

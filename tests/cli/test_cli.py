@@ -51,7 +51,7 @@ def test_status(storage: str) -> None:
     assert re.search(r"^trials +32 learned from$", said, re.M)
     facts = json.loads(ok("status", "--storage", storage, "--json"))  # the only study
     assert facts["trials"]["applied"] == facts["scored"] == 32
-    assert facts["best"] == {"trial": best.number, "value": best.value}
+    assert facts["best"] == {"trial": best.number, "value": best.value, "drops_nothing": False}
     assert facts["diverged"] == facts["stopped_early"] == 0
     assert facts["updates"] == 2
     assert facts["owner"] is None
@@ -155,8 +155,12 @@ def test_report_and_compare_write_files(storage: str, tmp_path: Path) -> None:
     assert ok("report", "small", "--storage", storage, "--out", tmp_path / "r.html") == f"{tmp_path / 'r.html'}\n"
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     curves = tmp_path / "curves.png"
-    said = ok("compare", "small", f"{storage}#small", "--storage", storage, "--out", curves)
-    assert f"small in {storage}: best" in said
+    shutil.copy(storage.removeprefix("sqlite:///"), tmp_path / "copy.db")
+    other = f"sqlite:///{tmp_path / 'copy.db'}"
+    said = ok("compare", "small", f"{other}#small", "--storage", storage, "--out", curves)
+    assert f"small in {other}: best" in said
+    twice = ("compare", "small", f"{storage}#small", "--storage", storage, "--out", curves)
+    assert refused(*twice) == f"error: study 'small' in {storage} is named twice: each has one curve\n"
     assert matplotlib.image.imread(curves).shape[1] > 500
     told = json.loads(ok("compare", "small", "--storage", storage, "--out", curves, "--json"))
     assert [study["study"] for study in told["studies"]] == ["small"]

@@ -9,6 +9,7 @@ import pytest
 from cli_tools import ok, refused, run
 
 import autodropout as ad
+from autodropout.spaces import Provenance
 
 
 def test_show_tells_and_draws(storage: str, tmp_path: Path) -> None:
@@ -18,6 +19,10 @@ def test_show_tells_and_draws(storage: str, tmp_path: Path) -> None:
     assert "convnet policy, 2 groups" in said
     assert str(picture) in said
     assert matplotlib.image.imread(picture).ndim == 3
+    assert "made: 20" in said
+    assert re.search(r"; with: .*\bpython 3\.", " ".join(said.split()))
+    for raw in ("'", "{", "space:"):
+        assert raw not in said, "data of Python"
     assert "No such file" in refused("show", tmp_path / "missing.json")
     said = refused("show", file, "--out", tmp_path / "masks.bmp")
     assert said == f"error: {tmp_path / 'masks.bmp'}: a picture is a .png, .svg or .pdf, not a .bmp\n"
@@ -54,8 +59,20 @@ def test_bundled_policies_are_told_in_a_few_lines() -> None:
     lines = ok("policies").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("ptb-controller  "))
     assert lines[first] == "ptb-controller  transformer policy, 11 sites"
-    assert lines[first + 1] == f"  study: {known.study}; trial: {known.trial}; score: {known.score:.4g}"
+    said = "\n".join(line.strip() for line in lines[first + 1 :])
+    assert said.startswith(f"study: {known.study}; trial: {known.trial}; score: {known.score:.4g}")
+    unit = f"{known.score:.4g} (80 / perplexity: a validation perplexity of {80 / known.score:.2f})"
+    assert unit in said.replace("\n", " ")
     assert f"  rate: {known.rate:g}" in lines[first + 2 :]
     assert "tokens, 10^" not in "\n".join(lines), "the space"
     assert max(map(len, lines)) <= 120
     assert json.loads(ok("policies", "--json"))["policies"]["ptb-controller"]["provenance"]["score"] == known.score
+
+
+def test_a_strangers_policy_does_not_control_the_terminal(tmp_path: Path) -> None:
+    policy = ad.TransformerSpace().sample(0)
+    known = Provenance(study="mine", score=0.5, note="harmless \x1b[2J")
+    policy.model_copy(update={"provenance": known}).save(tmp_path / "p.json")
+    said = ok("show", tmp_path / "p.json", "--out", tmp_path / "m.png")
+    assert "\x1b" not in said
+    assert "  study: mine; score: 0.5\n" in said, "its unit is not known"

@@ -4,7 +4,7 @@ import html
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,13 @@ import tiny_recipe
 from cli_tools import ok, refused, run
 
 import autodropout as ad
+import small_study
 from autodropout import recipes
+from autodropout.cli.plan import Plan
 from autodropout.search import gpus
 from autodropout.search.ledger import Ledger
+from autodropout.search.protocols import Proposal
+from autodropout.search.records import StudyInfo
 from autodropout.spaces import parse
 from autodropout.training.run import Scores
 
@@ -71,11 +75,17 @@ def test_what_a_run_changes_holds_for_the_next(tiny: str, caplog: pytest.LogCapt
     assert wanted("status") == (5, 5)
     assert (facts()["workers"], facts()["rung"]) == (1, 4)
     run("resume", "--storage", tiny)
-    assert "study 'tiny' has its 5 trials, nothing is run" in caplog.text
+    assert "study 'tiny' has its 5 trials, nothing is run. Ask for more (trials=, or --trials), or" in caplog.text
+    fewer = run("search", "tiny", "--trials", "4", "--storage", tiny)
+    assert "study 'tiny' has 5 trials, 4 were asked for, nothing is run. Ask for more" in caplog.text
+    assert "tiny: 5 trials, 4 were asked for, best " in fewer.stderr
+    run("resume", "--trials", "5", "--storage", tiny)
     assert wanted("search", "tiny") == (5, 5)  # the seed, too, is the study's
     assert Path("there/report.html").exists()
     assert wanted("search", "tiny", "--trials", "4") == (5, 4)
-    assert re.search(r"^ended +5, of 4 wanted$", ok("status", "--storage", tiny), re.M)
+    assert re.search(r"^ended +5, 4 were asked for$", ok("status", "--storage", tiny), re.M)
+    said = ok("status", "--storage", tiny)
+    assert re.search(r"^trials +4 learned from, 1 finished after the last update$", said, re.M), said
     with Ledger(tiny) as ledger:
         assert ledger.read("tiny").info.capacity == 3
     assert "is of the recipe 'tiny', not 'other'" in refused("search", "other", "--name", "tiny", "--storage", tiny)
@@ -123,6 +133,31 @@ def test_the_data_are_looked_for_where_they_were(tiny: str, tmp_path: Path, monk
     monkeypatch.setenv("AUTODROPOUT_DATA", "")
     ok("resume", "--storage", tiny, "--trials", "5")
     assert os.environ["AUTODROPOUT_DATA"] == str(tmp_path / "datasets")
+
+
+def test_a_best_policy_that_drops_nothing_is_told_to_do_so(tiny: str, caplog: pytest.LogCaptureFixture) -> None:
+    begun = asdict(replace(Plan.of_recipe(tiny_recipe.TINY, "tiny"), trials=2))
+    info = StudyInfo("tiny", small_study.SPACE, "random", 0, 4, 4, 0.0, attributes=begun)
+    nothing = next(
+        string
+        for string in (small_study.SPACE.encode(small_study.SPACE.sample(i)) for i in range(10_000))
+        if small_study.SPACE.decode(string).drops_nothing
+    )
+    something = small_study.SPACE.encode(small_study.SPACE.sample(0))
+    with Ledger(tiny) as ledger, ledger.drive(info) as owned:
+        owned.propose([Proposal(nothing, None, 0), Proposal(something, None, 0)])
+        owned.start([0, 1])
+        owned.finish(0, 0.9)
+        owned.finish(1, 0.8)
+    told = "0.9, by trial 0, whose policy drops nothing: no dropout was best"
+    result = run("resume", "--storage", tiny)
+    assert f"best score {told}\n" in result.stdout
+    assert "of those that drop something, the best is trial 1, 0.8" in caplog.text
+    said = ok("status", "--storage", tiny)
+    assert re.search(f"^best +{told}$", said, re.M), said
+    assert re.search("^trials +2 finished$", said, re.M), said
+    assert json.loads(ok("status", "--storage", tiny, "--json"))["best"]["drops_nothing"] is True
+    assert "drops nothing: no dropout was best" in run("best", "--storage", tiny).stderr
 
 
 def test_a_study_of_a_cluster_goes_on_here(tiny: str) -> None:

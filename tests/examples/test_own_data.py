@@ -35,3 +35,4 @@ def test_it_searches_and_resumes(tmp_path: Path) -> None:
     assert len(study.trials) == 4
     assert all(0.1 < trial.value <= 1.0 for trial in study.trials), "better than naming a digit at random"
     assert ad.load(tmp_path / "own_data.json") == study.best.policy
+    assert study.best.policy.recorded_rate == 0.2, "it can be attached without another word"

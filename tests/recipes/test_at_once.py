@@ -103,7 +103,7 @@ def test_progress_is_one_line_an_evaluation(tmp_path: Path, capsys: pytest.Captu
     compare(IMAGES, VARIANTS, [0], tmp_path, replace(CPU, show=True), together=3)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
     assert [line.split(",")[0] for line in lines] == ["step 3/6", "step 6/6"]
-    assert "reward 0." in lines[-1]
+    assert "score 0." in lines[-1]
 
 
 def test_a_display_that_fails_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

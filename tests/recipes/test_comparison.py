@@ -138,6 +138,8 @@ def test_one_seed_has_no_spread() -> None:
     lines = table(rows(first=[0.5], second=[0.75])).splitlines()
     assert not [line for line in lines[1:] if "±" in line]
     assert lines[2].endswith("+0.2500")
+    assert lines[0].split("  ")[-1] == "minus first, ± 95%"
+    assert "score ± s.e." in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from autodropout.search.reading import Reader
 from autodropout.search.url import parse_url
 from autodropout.spaces import ConvSpace, Space, TransformerSpace
 
-SECTIONS = ("Best so far", "The proposer, update by update", "What was proposed, over time", "The best policies")
+SECTIONS = ("Best so far", "The best policies", "The proposer, update by update", "What was proposed, over time")
 METRICS = {"mean_value": 0.5, "baseline": 0.4, "entropy": 40.0, "effective_size": 3.0, "clip_share": 0.1, "lag": 1.0}
 
 
@@ -38,8 +38,9 @@ def read(text: str) -> Page:
     (policy,) = (a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
     assert policy is not None
     assert policy.startswith("default-src 'none'")
-    for heading in (*SECTIONS, "Failures", "Versions"):
-        assert heading in page.text
+    places = [page.text.find(heading) for heading in (*SECTIONS, "Failures", "Versions")]
+    assert places == sorted(places)
+    assert places[0] > 0
     return page
 
 
@@ -85,7 +86,34 @@ def test_words_instead_of_states_and_how_much_is_wanted(tmp_path: Path) -> None:
     assert "1 waiting, 2 learned from, 1 failed" in page.text
     assert "2 of 1,200" in page.text
     assert "group 1, 16x16" in page.text
-    assert "attributes" not in page.text
+    assert "begun with" not in page.text
+    assert "at most 16 trials are proposed and not yet finished" in page.text
+    assert "a child that diverges counts as 0" in page.text
+    assert "C, M" not in page.text
+
+
+def test_what_a_study_was_begun_with_is_told_in_words(tmp_path: Path) -> None:
+    kept = {"recipe": "digits", "engine": "local", "cpus_per_child": 1.0, "early_stopping": False, "rung": 1}
+    kept |= {"deadline": 60.0, "drop_rate": 0.25, "data": None}
+    page = read(report_html(write_study(url(tmp_path), [scored(0.5)], attributes=kept)))
+    assert "begun withrecipe: digits, engine: local, deadline: 60" in page.text
+    assert "drop rate0.25, of the children" in page.text
+    for said in ("cpus", "rung", "_child"):
+        assert said not in page.text.replace(SPACE.describe(), "")
+
+
+def test_a_best_policy_that_drops_nothing_is_said_to(tmp_path: Path) -> None:
+    nothing = (0,) * len(SPACE.tokens)
+    page = read(report_html(write_study(url(tmp_path), [scored(0.5), scored(0.4)], tokens=[nothing])))
+    assert "best score 0.5, by trial 0, whose policy drops nothing: no dropout was best." in page.text
+
+
+@pytest.mark.parametrize("updates", [1, 4, 5])
+def test_curves_of_few_updates_are_folded(tmp_path: Path, updates: int) -> None:
+    text = report_html(write_study(url(tmp_path), [scored(0.5)] * updates, minibatch=1, metrics=METRICS))
+    folded = 'so far, too few for curves to say much (5 of them)</summary><div class="charts">'
+    assert (folded in text) == (updates < 5)
+    read(text)
 
 
 def test_a_study_whose_trials_all_wait_failed_or_diverged(tmp_path: Path) -> None:

@@ -55,6 +55,25 @@ class FaultyEngine(InlineEngine):
         return super().answers(timeout)
 
 
+class DeadlyEngine(InlineEngine):
+    """The worker of each job dies, oldest first, as long as `dies` says so of the answers given so far and the job's
+    trial; a job it says nothing of is held back."""
+
+    dies: Callable[[int, int], bool | None] = staticmethod(lambda given, number: True)
+    given = 0
+
+    def answers(self, timeout: float) -> list[Answer]:
+        for job in self._jobs:
+            dies = self.dies(self.given, job[0].number)
+            if dies is not None:
+                self._jobs.remove(job)
+                self.given += 1
+                killed = Failure(FailureKind.CRASH, "the worker's process exited with code 3")
+                dead = [Answer(task.number, failure=killed) for task in job]
+                return dead if dies else run_job(self._child, job, self._judge)
+        return []
+
+
 def reporting_child(policy: Policy, seed: int, report: Report) -> float:
     """A curve of nine steps to a score that follows from the seed; one child in eleven diverges."""
     score = seed / 2**31

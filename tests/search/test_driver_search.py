@@ -65,6 +65,11 @@ LOCK = threading.Lock()
         ({"deadline": "9"}, "deadline must be positive seconds, got '9'"),
         ({"space": "resnet50"}, r"ad\.space\(model, example\) makes one of a model; got a str$"),
         ({"child": 0.9}, "a child is a function .*, got 0.9"),
+        (
+            {"child": lambda: 0.9},
+            r"a child is called as child\(policy, seed\) or child\(policy, seed, report\), and is <lamb",
+        ),
+        ({"child": lambda policy: 0.9}, r"and is <lambda>\(policy\)$"),
         ({"child": lambda policy, seed: LOCK}, "cannot be sent to worker processes: .*lock"),
         ({"attempts": 0}, "attempts must be a positive integer, got 0"),
         ({"attempts": 2.0}, "attempts must be a positive integer, got 2.0"),

@@ -72,3 +72,4 @@ def test_a_floor_that_is_a_reward_is_said_once(
     search(SPACE, child, 6, proposer="random", storage=storage, floor=floor)
     words = f"scored -3, no more than the floor, {floor:g}, which a child that diverges counts as"
     assert [words in message for message in caplog.messages] == [True] * told
+    assert all("the argument floor= of ad.search" in message for message in caplog.messages), "how to change it"

@@ -109,3 +109,45 @@ def test_numbers_of_numpy_and_torch_are_numbers() -> None:
     assert (answer.value, answer.curve) == (0.75, ((3, 0.5), (4, 0.25)))
     (many,) = run_job(lambda policy, seed: torch.ones(2), [task(0)], None)
     assert "not a score" in many.failure.message
+    learned = torch.tensor(0.5, requires_grad=True)  # of which torch would warn, and warnings are errors here
+    (answer,) = run_job(lambda policy, seed, report: (report(1, learned), learned)[1], [task(0)], None)
+    assert (answer.value, answer.curve) == (0.5, ((1, 0.5),))
+
+
+@pytest.mark.parametrize("digits", [400, 5000])  # more than Python writes of an integer
+def test_an_integer_larger_than_any_float_has_diverged_and_is_not_written_out(digits: int) -> None:
+    (answer,) = run_job(lambda policy, seed: 10**digits, [task(0)], None)
+    assert answer.failure.kind is FailureKind.DIVERGED
+    assert answer.failure.message == "the child's score is larger than any float"
+
+
+def test_what_is_no_score_is_told_in_short() -> None:
+    (answer,) = run_job(lambda policy, seed: list(range(10_000)), [task(0)], None)
+    assert answer.failure.message.startswith("the child returned [0, 1, 2")
+    assert len(answer.failure.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda report: report(0.1), "report(0.1)"),
+        (lambda report: report(1, 0.1, 0.2), "report(1, 0.1, 0.2)"),
+        (lambda report: report(1, score=0.1), "report(1, score=0.1)"),
+    ],
+)
+def test_a_report_that_is_called_otherwise_says_how(call, said: str) -> None:
+    (answer,) = run_job(lambda policy, seed, report: call(report), [task(0)], None)
+    assert answer.failure.kind is FailureKind.USER_ERROR
+    told = f"TypeError: report(step, value) takes an integer step and a number, got {said}"
+    assert answer.failure.message == told
+    (answer,) = run_job(lambda policy, seed, report: report(step=1, value=0.1) or 0.5, [task(0)], None)
+    assert answer.curve == ((1, 0.1),)
+
+
+def test_a_traceback_begins_in_the_users_code() -> None:
+    def child(policy: Policy, seed: int) -> float:
+        return 1 / 0
+
+    (answer,) = run_job(child, [task(0)], None)
+    assert answer.failure.traceback.count("  File ") == 1
+    assert __file__ in answer.failure.traceback

@@ -5,6 +5,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -75,7 +76,17 @@ def test_queries_need_a_length_and_keep_the_test_set_apart() -> None:
     table = Table("some", SPACE, TRAININGS, [*kept, Entry(failed), Entry(trial(3, training="large", steps=160))])
     assert table.trials(steps=STEPS) == [kept[0].trial, kept[1].trial, failed]
     assert table.trials(steps=STEPS, method="controller") == [kept[1].trial]
-    assert table.trials(steps=160, training="small", method="controller") == table.trials(steps=STEPS, rate=0.2) == []
+    assert table.trials(steps=STEPS, rate=0.2) == []
+    apart = "no method 'controller' among trials of 160 steps of training 'small'; there method is 'random'"
+    with pytest.raises(TableError, match=apart):
+        table.trials(steps=160, training="small", method="controller")
+    with pytest.raises(TableError, match="an integer, got '80'"):
+        table.trials(steps="80")  # type: ignore[arg-type]
+    assert table.trials(steps=np.int64(STEPS)) == table.trials(steps=STEPS)
+    with pytest.raises(TableError, match="by that trial, got 3"):
+        table.policy(3)  # type: ignore[arg-type]
+    with pytest.raises(TableError, match="its name or a file's path, got 3"):
+        ad.table(3)  # type: ignore[arg-type]
     assert table.test(steps=STEPS) == [(kept[1].trial, 0.5)]
     assert table.test(steps=160, training="small") == [(kept[2].trial, 0.25)]
     assert "test" not in {field.name for field in dataclasses.fields(TableTrial)}

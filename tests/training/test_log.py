@@ -77,7 +77,7 @@ def test_plain_lines_on_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     first = [f"step {step}/{STEPS}" for step in range(EVERY, 31, EVERY)]
     second = [f"step {step}/{STEPS}" for step in [*range(35, STEPS, EVERY), STEPS]]
     assert steps == [*first, f"going on after step 30 of {STEPS}", *second]
-    assert "reward -" in lines[0]
+    assert "score -" in lines[0]
     assert "train_loss" in lines[0]
 
 
@@ -101,7 +101,7 @@ def test_words() -> None:
     clock.now += 10.0
     assert words(70, []) == "step 70/1020, 5 steps/s, about 3 min left"
     assert words(70, HISTORY) == (
-        "step 70/1020, 5 steps/s, about 3 min left, reward 0.5 (best 0.75 at 20), train_loss 0.5, perplexity inf  ▁█▅"
+        "step 70/1020, 5 steps/s, about 3 min left, score 0.5 (best 0.75 at 20), train_loss 0.5, perplexity inf  ▁█▅"
     )
     clock.now += 190.0
     assert words(1020, []) == "step 1020/1020, 5 steps/s"

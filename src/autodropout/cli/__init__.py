@@ -8,6 +8,7 @@ command that cannot be understood, 130 after Ctrl-C.
 - `searching`: the two commands that run a study; `plan`: what they keep of it; `reading`: those that read one
 - `confirming`: the best of a study once more; `experiments`: what is trained without a search; `training`: how both do
 - `listing`: the recipes; `data`: datasets
+- `telling`: a policy in words
 - `options`: the arguments they share; `studies`: how a study is found; `shell`: how errors end a command
 
 What takes time to import is imported by the commands that need it: `--help` and the shell's completion of commands and

@@ -26,8 +26,8 @@ from autodropout.cli.training import Place, as_data, train_all
 
 if TYPE_CHECKING:
     from autodropout.recipes.comparison import Summary
+    from autodropout.search.study import StudyTrial
     from autodropout.spaces import Policy
-    from autodropout.study import StudyTrial
 
 Top = Annotated[int, typer.Option(min=1, metavar="N", help="How many of the study's best policies.")]
 Final = Annotated[bool, typer.Option("--final", help="The full-size training, not that of the search's children.")]
@@ -64,7 +64,7 @@ def confirm(
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import opened
     from autodropout.recipes.comparison import Variant, summaries, table
-    from autodropout.study import StudyTrial, unscored
+    from autodropout.search.study import StudyTrial, unscored
 
     with opened(study, storage) as found:
         info = found.reader.info

@@ -85,7 +85,7 @@ def train(
         training, what = _with_method(found, method), f"{what}-{method}"
     place = Place(out or Path("out") / recipe / f"train-{what}", data, device, bfloat16, compiled, tensorboard, test)
     at = 0.0 if chosen is None else _rate(rate, chosen, found)
-    train_and_tell(training, [_variant(what, chosen, at)], [seed], place, as_json)
+    train_and_tell(training, [_variant(what, chosen, at)], [seed], place, as_json, smoke=smoke)
 
 
 def tune_rate(
@@ -119,7 +119,7 @@ def tune_rate(
     training = found.proxy if proxy else found.tuning or found.final
     variants = after.rates(load_policy(policy), found.rates if rates is None else _numbers(rates))
     place = Place(out or Path("out") / recipe / "tune-rate", data, device, bfloat16, compiled)
-    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, choose=True)
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, True, smoke)
 
 
 def ablate(
@@ -153,7 +153,7 @@ def ablate(
     whole = load_policy(policy)
     variants = after.ablations(whole, _rate(rate, whole, found))
     place = Place(out or Path("out") / recipe / "ablate", data, device, bfloat16, compiled)
-    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, smoke=smoke)
 
 
 def transfer(
@@ -197,7 +197,7 @@ def transfer(
     place.run(training)  # raises where nothing can be trained: then an earlier transfer's policy stays
     place.out.mkdir(parents=True, exist_ok=True)
     _moved_to(recipe, moved, at).save(place.out / "policy.json")
-    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together)
+    train_and_tell(training, variants, range(first_seed, first_seed + seeds), place, as_json, together, smoke=smoke)
 
 
 def _moved_to(recipe: str, policy: "Policy", rate: float) -> "Policy":
@@ -222,7 +222,7 @@ def _recipe(name: str, smoke: bool) -> "Recipe":
     small = found.smoke()
     used, meant = small.final.reads.dataset, found.final.reads.dataset
     if used != meant:
-        typer.echo(f"--smoke: on {used} in place of {meant}, to see that it runs; its scores say nothing", err=True)
+        typer.echo(f"--smoke: on {used} in place of {meant}, to see that it runs; its scores mean nothing", err=True)
     return small
 
 

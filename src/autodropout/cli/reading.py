@@ -1,18 +1,13 @@
 """The commands that look at a study or a policy, and disturb nobody: while a search runs, too."""
 
 import json
-import shutil
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from autodropout.cli.options import LAST_SEED, STORAGE, AsJson, Picture, StorageUrl, StudyName, StudyNames
 from autodropout.cli.shell import load_policy, print_json
-
-if TYPE_CHECKING:
-    from autodropout.spaces import Provenance
 
 
 def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJson = False) -> None:
@@ -25,7 +20,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
       autodropout status
       watch autodropout status digits --storage sqlite:///studies.db
     """
-    from autodropout.cli.studies import command_for, ended_in_words, opened, study_facts
+    from autodropout.cli.studies import best_in_words, command_for, ended_in_words, opened, study_facts
     from autodropout.search.states import State, in_words
 
     with opened(study, storage) as found:
@@ -42,8 +37,8 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
         "space": facts["space"],
         "proposer": f"{facts['proposer']}, {facts['updates']} update{'' if facts['updates'] == 1 else 's'}",
         "ended": f"{_of(scored, wanted)}{ended_in_words(facts)}",
-        "trials": in_words(counts, driven=owner is not None),
-        "best": "no score yet" if best is None else f"{best['value']:.6g}, by trial {best['trial']}",
+        "trials": in_words(counts, driven=owner is not None, complete=wanted is not None and scored >= wanted),
+        "best": "no score yet" if best is None else best_in_words(best),
         "rate": "-" if rate is None else f"{rate:.3g} a minute{left}",
     }
     if owner is not None:
@@ -61,7 +56,7 @@ def status(study: StudyName = None, storage: StorageUrl = STORAGE, as_json: AsJs
 def _of(scored: int, wanted: int | None) -> str:
     if wanted is None:
         return str(scored)
-    return f"{scored} of {wanted}" if wanted >= scored else f"{scored}, of {wanted} wanted"
+    return f"{scored} of {wanted}" if wanted >= scored else f"{scored}, {wanted} were asked for"
 
 
 def best(
@@ -81,13 +76,15 @@ def best(
       autodropout best digits --out policy.json
     """
     from autodropout.cli.studies import opened
-    from autodropout.study import unscored
+    from autodropout.search.study import unscored
 
     with opened(study, storage) as found:
         trial = found.reader.best()
         if trial is None:
             raise unscored(found.reader)
         policy, name = found.reader.info.policy(trial), found.reader.info.name
+    if policy.drops_nothing:
+        typer.echo(f"the best policy, of trial {trial.number}, drops nothing: no dropout was best", err=True)
     if out is not None:
         policy.save(out)
         typer.echo(f"{out}: trial {trial.number} of {name!r}, score {trial.value:.6g}", err=True)
@@ -118,11 +115,13 @@ def show(
     Example:
       autodropout show policy.json --out masks.svg
     """
+    from autodropout.cli.telling import policy_lines
     from autodropout.report.masks import draw_masks
 
     loaded = load_policy(policy)
     draw_masks(loaded, out, rate=rate, seed=seed)
-    typer.echo(f"{loaded}\n{out}")
+    for line in (*policy_lines(loaded, policy, whole=True), out):
+        typer.echo(line)
 
 
 def policies(as_json: AsJson = False) -> None:
@@ -135,6 +134,7 @@ def policies(as_json: AsJson = False) -> None:
       autodropout policies
       autodropout policies --json
     """
+    from autodropout.cli.telling import policy_lines
     from autodropout.policies import bundled
     from autodropout.spaces import load
 
@@ -143,29 +143,12 @@ def policies(as_json: AsJson = False) -> None:
         print_json({"policies": {name: json.loads(policy.to_json()) for name, policy in found.items()}})
         return
     for name, policy in found.items():
-        head, *patterns = str(policy.model_copy(update={"provenance": None})).splitlines()
+        head, *lines = policy_lines(policy, name)
         typer.echo(f"{typer.style(name, bold=True)}  {head}")
-        for line in (*_origin(policy.provenance), *patterns):
+        for line in lines:
             typer.echo(line)
     if not found:
         typer.echo("there are none yet", err=True)
-
-
-def _origin(known: "Provenance | None") -> list[str]:
-    """Where a policy comes from and what it is worth, as far as it is known, in lines of a terminal."""
-    if known is None:
-        return []
-    width = min(shutil.get_terminal_size().columns, 120)
-    score = None if known.score is None else f"{known.score:.4g}"
-    facts = (
-        {"study": known.study, "trial": known.trial, "score": score},
-        {"model": known.model, "data": known.data},
-        {"rate": known.rate},
-        {"note": known.note},
-    )
-    told = ("; ".join(f"{what}: {value}" for what, value in fact.items() if value is not None) for fact in facts)
-    wrapper = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="    ")
-    return [line for text in told for line in wrapper.wrap(text)]
 
 
 def report(
@@ -209,10 +192,13 @@ def compare(
     from autodropout.report.history import read_history
     from autodropout.report.plots import draw_comparison
 
-    histories, facts = {}, {}
+    histories, facts, seen = {}, {}, set()
     for study in chosen:
         with opened(study, storage) as found:
             name = found.reader.info.name
+            if (name, str(found.address)) in seen:
+                raise ValueError(f"study {name!r} in {found.address} is named twice: each has one curve")
+            seen.add((name, str(found.address)))
             label = name if name not in histories else f"{name} in {found.address}"
             histories[label], facts[label] = read_history(found.reader), study_facts(found)
     draw_comparison(histories, out)

@@ -164,7 +164,7 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     from rich.console import Console
 
     from autodropout import recipes
-    from autodropout.cli.studies import command_for, existing, opened, study_facts
+    from autodropout.cli.studies import best_in_words, command_for, existing, opened, study_facts
     from autodropout.report.display import progress_display
     from autodropout.search.halving import Halving
     from autodropout.study import crowd_of
@@ -204,9 +204,7 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
         print_json(facts | {"files": files})
     else:
         best = facts["best"]
-        said = (
-            "no trial has a score yet" if best is None else f"best score {best['value']:.6g}, by trial {best['trial']}"
-        )
+        said = "no trial has a score yet" if best is None else f"best score {best_in_words(best)}"
         typer.echo(f"study {name!r} in {facts['storage']}: {said}")
         for what, path in files.items():
             typer.echo(f"  {what:<7} {path}")

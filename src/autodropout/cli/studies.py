@@ -66,6 +66,12 @@ def ended_in_words(facts: Mapping[str, Any]) -> str:
     return f" ({ended})" if stopped or diverged else ""
 
 
+def best_in_words(best: Mapping[str, Any]) -> str:
+    """The best trial of a study's facts."""
+    nothing = ", whose policy drops nothing: no dropout was best" if best["drops_nothing"] else ""
+    return f"{best['value']:.6g}, by trial {best['trial']}{nothing}"
+
+
 def command_for(what: str, name: str, storage: str) -> str:
     """A command for this study, without a password."""
     where = "" if storage == STORAGE else f" --storage {shlex.quote(str(parse_url(storage)))}"
@@ -97,7 +103,7 @@ def study_facts(found: Opened) -> dict[str, Any]:
         "wanted": wanted if isinstance(wanted, int) else None,
         "trials": {state.name.lower(): count for state, count in counts.items()},
         "updates": len(reader.updates()),
-        "best": best and {"trial": best.number, "value": best.value},
+        "best": best and {"trial": best.number, "value": best.value, "drops_nothing": info.policy(best).drops_nothing},
         "per_minute": reader.per_minute(),
         "owner": owner and {"host": owner.host, "pid": owner.pid, "since": owner.since.isoformat()},
         "created": info.created and info.created.isoformat(),

@@ -118,8 +118,10 @@ def train_and_tell(
     as_json: bool,
     together: int = 1,
     choose: bool = False,
+    smoke: bool = False,
 ) -> None:
-    """Train, then a table of the rewards and of what was tested, or JSON. `choose`: say which rate is best."""
+    """Train, then a table of the scores and of what was tested, or JSON. `choose`: say which rate is best. `smoke`: say
+    that the scores mean nothing."""
     from autodropout.recipes.comparison import summaries, table
 
     rows = train_all(training, variants, seeds, place, together)
@@ -128,7 +130,8 @@ def train_and_tell(
     steady = [summary for summary in summaries(rows) if not summary.diverged]
     best = _best_rates(steady) if choose else []
     if as_json:
-        print_json(as_data(rows, place) | ({"best": best[0].name if best else None} if choose else {}))
+        chosen = {"best": best[0].name if best else None} if choose else {}
+        print_json(as_data(rows, place) | chosen | ({"smoke": True} if smoke else {}))
         return
     typer.echo(table(rows))
     if best:
@@ -137,6 +140,8 @@ def train_and_tell(
     for metric in (name for name in known[0] if name.startswith("test")):
         if all(metric in metrics for metrics in known):  # crowds count no top-5 accuracy
             typer.echo(f"\n{table(rows, metric)}")
+    if smoke:
+        typer.echo("a smoke test: it shows that this runs, and its scores mean nothing")
     typer.echo(f"{'checkpoints, logs and scores' if together == 1 else 'scores'}: {place.out}")
 
 

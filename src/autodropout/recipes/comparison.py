@@ -226,7 +226,9 @@ def summaries(rows: Sequence[Row], metric: str | None = None) -> list[Summary]:
 def table(rows: Sequence[Row], metric: str | None = None) -> str:
     """For a terminal: mean ± its standard error, n, the difference from the first variant ± half its 95% interval."""
     found = summaries(rows, metric)
-    heads = [f"{metric or 'reward'} ± s.e.", "n", "from the first ± 95%"][: 3 if len(found) > 1 else 2]
+    heads = [f"{metric or 'score'} ± s.e.", "n"]
+    if len(found) > 1:
+        heads.append(f"minus {found[0].variant.name}, ± 95%")
     lines = [("variant", "rate", *heads)]
     for place, summary in enumerate(found):
         mean = _with_spread(f"{summary.mean:.4f}", summary.error) if summary.values else "diverged"

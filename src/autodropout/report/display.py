@@ -61,7 +61,9 @@ class PlainDisplay:
     def update(self, progress: Progress) -> None:
         now = self._clock()
         if self._next is None or now >= self._next or progress.scored >= progress.wanted:
-            line = f"{self._name}: {progress.scored}/{progress.wanted} trials, {words(progress)}"
+            more = f"{progress.scored} trials, {progress.wanted} were asked for"
+            there = more if progress.scored > progress.wanted else f"{progress.scored}/{progress.wanted} trials"
+            line = f"{self._name}: {there}, {words(progress)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
             self._next = now + EVERY
 
@@ -93,7 +95,7 @@ class LiveDisplay:
         self.live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
 
     def update(self, progress: Progress) -> None:
-        self._bar.update(self._task, completed=progress.scored, total=progress.wanted)
+        self._bar.update(self._task, completed=progress.scored, total=max(progress.scored, progress.wanted))
         self._words = words(progress)
 
     def _render(self) -> Group:

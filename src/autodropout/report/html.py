@@ -20,7 +20,7 @@ from autodropout.report.history import Floats, History, read_history
 from autodropout.report.sections import failures_section, policies_section, tokens_section
 from autodropout.report.suffixes import checked_suffix
 from autodropout.search.reading import Reader
-from autodropout.search.records import Update
+from autodropout.search.records import StudyInfo, Update
 from autodropout.search.states import PENDING, State, in_words
 from autodropout.search.url import Address
 from autodropout.spaces import software_versions
@@ -29,12 +29,16 @@ from autodropout.spaces.atomic import write_atomically
 _SECURITY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 _CURVES = (  # title, and the metrics it shows with their names
-    ("Reward", {"mean_value": "mean of the trials", "baseline": "baseline"}),
+    ("Score", {"mean_value": "mean of the trials", "baseline": "baseline"}),
     ("Entropy of a proposal, in nats", {"entropy": "entropy"}),
     ("Effective sample size", {"effective_size": "effective sample size"}),
     ("Share of clipped importance weights", {"clip_share": "clip share"}),
     ("Policy lag, in updates", {"lag": "lag"}),
 )
+
+
+FEW = 5
+"""With fewer updates than this, curves over updates are a dash each: they are folded."""
 
 
 def write_report(study: Reader, path: str | os.PathLike[str], address: Address | None = None) -> None:
@@ -50,9 +54,9 @@ def report_html(study: Reader, address: Address | None = None) -> str:
     body = (
         _head(study, history, address),
         _best_section(history),
+        policies_section(study, history),
         _proposer_section(updates),
         tokens_section(history),
-        policies_section(study, history),
         failures_section(study, history, address),
         _versions_section(study),
     )
@@ -79,28 +83,49 @@ def _head(study: Reader, history: History, address: Address | None) -> str:
         "failed": f"{history.count(State.FAILED):,}",
         "ended a minute": "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
     }
-    states = in_words({state: history.count(state) for state in State}, driven=owner is not None)
-    shown = {name: value for name, value in info.attributes.items() if name not in ("trials", "capacity")}
+    complete = isinstance(wanted, int) and ended >= wanted
+    counts = {state: history.count(state) for state in State}
+    states = in_words(counts, driven=owner is not None, complete=complete)
     facts = (
         ("space", info.space.describe()),
         ("proposer", info.proposer),
         ("seed", str(info.seed)),
-        ("C, M", f"{info.capacity} proposed at a time, {info.minibatch} in an update"),
-        ("floor", f"{info.floor:g} for a child that diverges"),
+        ("drop rate", "" if info.drop_rate is None else f"{info.drop_rate:g}, of the children"),
+        ("capacity", f"at most {info.capacity:,} trials are proposed and not yet finished"),
+        ("minibatch", f"the proposer learns from {info.minibatch:,} trials at a time"),
+        ("floor", f"a child that diverges counts as {info.floor:g}"),
         ("trials", states),
-        ("driven by", "nobody at the moment" if owner is None else str(owner)),
+        ("driven by", str(owner) if owner else "nobody, it has all its trials" if complete else "nobody at the moment"),
         ("created", "-" if info.created is None else f"{info.created:%Y-%m-%d %H:%M} UTC"),
         ("ledger", "" if address is None else str(address)),
-        ("attributes", ", ".join(f"{name}: {value}" for name, value in shown.items() if value not in (None, False))),
+        ("begun with", ", ".join(f"{name}: {value}" for name, value in _settings(info).items())),
     )
     cards = "".join(f"<div><b>{escape(text)}</b><span>{escape(what)}</span></div>" for what, text in numbers.items())
     rows = "".join(f"<dt>{escape(what)}</dt><dd>{escape(text)}</dd>" for what, text in facts if text)
-    said = "no trial has a score yet" if best is None else f"best score {best.value:.6g}, by trial {best.number}"
+    said = "no trial has a score yet"
+    if best is not None:
+        nothing = ", whose policy drops nothing: no dropout was best" if info.policy(best).drops_nothing else ""
+        said = f"best score {best.value:.6g}, by trial {best.number}{nothing}"
     return (
         f'<h1>{escape(info.name)}</h1>\n<p class="lead">A search for dropout patterns: {said}.</p>\n'
         f'<p class="dim">Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.</p>\n'
         f'<div class="big">{cards}</div>\n<dl>{rows}</dl>'
     )
+
+
+def _settings(info: StudyInfo) -> dict[str, str]:
+    """What else is kept with the study: what its user has put there; of what a command has, what has an effect."""
+    kept = dict(info.attributes)
+    hidden = {"trials", "capacity", "drop_rate" if info.drop_rate is not None else ""}  # these are said elsewhere
+    if kept.get("engine") == "local":
+        hidden |= {"cpus_per_child", "gpus_per_child"}
+    if kept.get("early_stopping") is False:
+        hidden |= {"rung"}
+    return {
+        name.replace("_", " "): f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in kept.items()
+        if name not in hidden and value not in (None, False)
+    }
 
 
 def _best_section(history: History) -> str:
@@ -153,11 +178,14 @@ def _proposer_section(updates: Sequence[Update]) -> str:
         ]
         if series:
             drawn.append(chart(caption, series, "update"))
-    return (
-        f'{title}<div class="charts">{"".join(drawn)}</div>'
-        if drawn
-        else f'{title}<p class="none">It records nothing.</p>'
-    )
+    if not drawn:
+        return f'{title}<p class="none">It records nothing.</p>'
+    charts = f'<div class="charts">{"".join(drawn)}</div>'
+    if len(updates) >= FEW:
+        return title + charts
+    count = "1 update" if len(updates) == 1 else f"{len(updates)} updates"
+    said = f"{count} so far, too few for curves to say much ({len(drawn)} of them)"
+    return f"{title}<details><summary>{said}</summary>{charts}</details>"
 
 
 def _title(name: str) -> str:

@@ -13,10 +13,12 @@ an update is stored with the proposer it made. So the process can be killed at a
 Departures from the paper:
 1. A trial whose worker dies is tried again with the same tokens and seed, alone in its job, a bounded number of times,
    then FAILED; it teaches nothing. A child that diverges is scored with the study's floor, so that the controller
-   learns to avoid it (`outcomes`).
+   learns to avoid it (`outcomes`). Where nothing but deaths comes of the children, the search gives up early
+   (`deaths`).
 2. Near the end no more is proposed, and no more is started, than is still to be scored.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
+from autodropout.search.deaths import Deaths, child_error, has_failed
 from autodropout.search.errors import ChildError, LedgerError
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Answer, Engine, Task
@@ -32,6 +35,8 @@ from autodropout.search.protocols import Proposer, Scored
 from autodropout.search.records import Failure, Outcome, Trial
 from autodropout.search.states import SCORED, FailureKind, State
 from autodropout.search.writing import Writer
+
+log = logging.getLogger("autodropout")
 
 PATIENCE = 10
 """So many trials that used up their attempts, with no score between them, and a study gives up. Trials, not attempts:
@@ -103,6 +108,8 @@ class Driver:
         self._scored = self._failed = self._retried = 0
         self._in_a_row = 0  # failed trials since the last score
         self._works = False  # the child gave a score, to this driver
+        self._deaths = Deaths(alone=job == 1)
+        self._told = False  # that something failed
         self._best: float | None = None
         self._metrics: dict[str, float] = {}
         self._stopping = False
@@ -205,7 +212,7 @@ class Driver:
             if len(jobs) >= slots and not joinable:
                 break
             trial = self._waiting.popleft()
-            alone = _has_failed(trial)
+            alone = has_failed(trial)
             if crowd is not None and joinable and not alone:
                 crowd.append(trial)
             elif len(jobs) < slots:
@@ -240,6 +247,7 @@ class Driver:
             for trial, outcome in outcomes:
                 self._score(trial, outcome)
             errors = [self._try_again(trials, failure) for failure, trials in broken.items()]
+            errors += [self._deaths.count(trials, failure, self._running) for failure, trials in broken.items()]
         for error in errors:  # raised here, so that what came in with it is kept
             if error is not None:
                 raise error
@@ -249,7 +257,7 @@ class Driver:
         self._ready.append(Scored(trial.number, trial.tokens, trial.log_prob, trial.version, outcome.value))
         self._scored += 1
         self._in_a_row = 0
-        self._works = True
+        self._works = self._deaths.over = True
         own = outcome.state is State.FINISHED and outcome.failure is None
         if own and (self._best is None or outcome.value > self._best):
             self._best = outcome.value
@@ -261,20 +269,31 @@ class Driver:
         if mistake and self._scored == 0:
             # The mistake is most likely in the code, not in the trial: it waits for a corrected child.
             self._study.release(numbers, failure)
-            return _error("the child failed before any trial had a score", failure)
+            return child_error("the child failed before any trial had a score", failure)
         again, failed = map(set, self._study.requeue(numbers, limit=self._attempts, failure=failure))
         for trial in trials:
             if trial.number in again:
                 pause = min(self._backoff * 2 ** (trial.attempts - 1), LONGEST_PAUSE)
                 self._later[trial.number] = (self._clock() + pause, replace(trial, failure=failure))
+        self._tell(trials[0], failure)
         self._retried += len(again)
         self._failed += len(failed)
         self._in_a_row += len(failed)
         if mistake and again:
-            return _error("the child failed before it gave this run a score", failure)
+            return child_error("the child failed before it gave this run a score", failure)
         if failed and self._in_a_row >= PATIENCE:
-            return _error(f"{self._in_a_row} trials in a row failed in every attempt, the last one", failure)
+            return child_error(f"{self._in_a_row} trials in a row failed in every attempt, the last one", failure)
         return None
+
+    def _tell(self, trial: Trial, failure: Failure) -> None:
+        """The first failure of a run: it may be the first of many, and each may have taken an hour."""
+        if not self._told:
+            self._told = True
+            told = (
+                "study %r: trial %d failed in attempt %d of %d: %s. What fails is tried again; this is told once, the "
+                "study's report lists all failures"
+            )
+            log.warning(told, self._study.info.name, trial.number, trial.attempts, self._attempts, failure.message)
 
     def _learn(self) -> None:
         """Apply finished trials, M at a time."""
@@ -291,14 +310,3 @@ class Driver:
         """The trials under way wait again; that this driver ends is no fault of theirs."""
         with suppress(LedgerError):  # that which ended it, most likely; the next driver does the same
             self._study.release(self._study.columns(["number"], states=[State.RUNNING])["number"])
-
-
-def _has_failed(trial: Trial) -> bool:
-    """Whether a trial waits for another attempt: it goes alone, as it may be what ended all that were in its job, and
-    those shall not fail with it again. That its driver ended was no fault of theirs."""
-    return trial.attempts > 0 and trial.failure is not None and trial.failure.kind is not FailureKind.INTERRUPTED
-
-
-def _error(what: str, failure: Failure) -> ChildError:
-    message = f"{what}: {failure.message}"
-    return ChildError(f"{message}\n\n{failure.traceback}" if failure.traceback else message)

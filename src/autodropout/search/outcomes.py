@@ -46,6 +46,7 @@ class Outcomes:
             self._told = True
             told = (
                 "study %r: trial %d scored %g, no more than the floor, %g, which a child that diverges counts as: the "
-                "search may learn to diverge. Begin a study of another name, with a floor below all scores"
+                "search may learn to diverge. Begin a study of another name, whose floor is below all scores: the "
+                "argument floor= of ad.search"
             )
             log.warning(told, self._info.name, number, value, self._info.floor)

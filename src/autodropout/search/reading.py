@@ -86,6 +86,8 @@ class Reader:
 
     def distinct(self, count: int) -> list[Trial]:
         """The same, one for each policy that does something else; a policy that drops nothing is none."""
+        if type(count) is not int:
+            raise ValueError(f"how many trials is asked for by an integer, got {count!r}")
         if count < 1:
             raise ValueError(f"at least one trial must be asked for, got {count}")
         wanted, space = count, self.info.space

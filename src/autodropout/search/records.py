@@ -36,7 +36,7 @@ def check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StudyInfo:
-    """A study. All but `capacity` and `attributes` is fixed for its life."""
+    """A study. All but `capacity` and `attributes` is fixed for its life; of the latter the `drop_rate`, once known."""
 
     name: str
     space: Space
@@ -100,6 +100,9 @@ class StudyInfo:
         if self.space != other.space:
             ours, theirs = self.space.describe(), other.space.describe()
             found.insert(0, f"the {ours}, not the {theirs}")
+        rates = self.drop_rate, other.drop_rate
+        if None not in rates and rates[0] != rates[1]:  # scores at two rates are not of one kind
+            found.append(f"rate {rates[0]}, not {rates[1]}")
         return found
 
 

@@ -23,6 +23,7 @@ import cloudpickle
 from autodropout.search.jobs import Answer, Child, Task
 from autodropout.search.records import Failure
 from autodropout.search.states import FailureKind
+from autodropout.search.worker import takes
 from autodropout.search.worker_process import READY, LastWords
 
 START_SECONDS = 300.0
@@ -235,6 +236,7 @@ def child_file(child: Child) -> IO[bytes]:
     """A file without a name that workers load the child from, however large it is."""
     if not callable(child):
         raise ValueError(f"a child is a function child(policy, seed, report) -> score, got {child!r}")
+    takes(child)  # raises where it cannot be called as one
     file = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the engine
     try:
         cloudpickle.dump(child, file)

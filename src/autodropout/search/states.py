@@ -54,9 +54,19 @@ LEFT_RUNNING = "cut short when the driver ended (run again when the study is res
 """What a RUNNING trial is where nobody drives the study: its driver was killed, and could not give it back."""
 
 
-def in_words(counts: Mapping[State, int], driven: bool) -> str:
-    """How many trials are in each state, for people."""
+AT_THE_END = {  # where no update will come that learns from them
+    State.FINISHED: "finished after the last update",
+    State.STOPPED: "stopped early after the last update",
+}
+ALONE = {State.FINISHED: "finished", State.STOPPED: "stopped early"}  # where none came at all
+
+
+def in_words(counts: Mapping[State, int], driven: bool, complete: bool = False) -> str:
+    """How many trials are in each state, for people; `complete`: the study has all its trials."""
     said = WORDS if driven else WORDS | {State.RUNNING: LEFT_RUNNING}
+    if complete and not driven:
+        applied = {State.APPLIED: WORDS[State.APPLIED]}  # first, as it was
+        said = applied | said | (AT_THE_END if counts[State.APPLIED] else ALONE)
     return ", ".join(f"{counts[state]:,} {words}" for state, words in said.items() if counts[state]) or "none yet"
 
 

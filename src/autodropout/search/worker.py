@@ -6,12 +6,14 @@ import operator
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from autodropout.search.jobs import Answer, Child, Report, Stopped, Task
 from autodropout.search.records import Failure
 from autodropout.search.states import FailureKind
 from autodropout.spaces import Policy, parse
+from autodropout.spaces.records import show
 
 Ask = Callable[[int, int, float], bool]  # (trial, step, value) -> stop?
 
@@ -40,10 +42,10 @@ class _Run:
         self.failure: Failure | None = None
         self.stopped = False
 
-    def report(self, step: int, value: float) -> None:
+    def report(self, *given: Any, **named: Any) -> None:
         """What the child is given as `report`. A child that catches what went wrong here has failed all the same."""
         try:
-            self._report(step, value)
+            self._report(*_step_and_value(*given, **named))
         except Stopped:
             raise
         except Exception as error:
@@ -57,7 +59,7 @@ class _Run:
             step = operator.index(step)  # numpy's integers too
         except TypeError:
             raise TypeError(f"report(step, value) needs an integer step, got {step!r}") from None
-        value = float(value)
+        value = float(_detached(value))
         if not math.isfinite(value):
             message = f"the child reported {value} at step {step}"
             self.fail(Failure(FailureKind.DIVERGED, message))
@@ -85,9 +87,12 @@ class _Run:
         try:
             if isinstance(value, str | bytes | bool):
                 raise TypeError
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises the third for a tensor of many
-            message = f"the child returned {value!r} ({type(value).__name__}), not a score"
+            number = float(_detached(value))
+        except OverflowError:  # an integer; its digits would fill the screen, and Python may refuse to write them
+            self.failure = Failure(FailureKind.DIVERGED, "the child's score is larger than any float")
+            return
+        except (TypeError, ValueError, RuntimeError):  # torch raises the third for a tensor of many
+            message = f"the child returned {show(value)} ({type(value).__name__}), not a score"
             self.failure = Failure(FailureKind.USER_ERROR, message)
             return
         if math.isfinite(number):
@@ -117,16 +122,48 @@ def _train_together(train_many: Callable[..., Sequence[Any]], runs: list[_Run]) 
                 run.fail(failure)
 
 
+def _step_and_value(*given: Any, **named: Any) -> tuple[Any, Any]:
+    """The arguments of `report`, however they are given."""
+
+    def report(step: Any, value: Any) -> tuple[Any, Any]:
+        return step, value
+
+    try:
+        return report(*given, **named)
+    except TypeError:
+        said = ", ".join([*map(show, given), *(f"{name}={show(value)}" for name, value in named.items())])
+        raise TypeError(f"report(step, value) takes an integer step and a number, got report({said})") from None
+
+
+def _detached(value: Any) -> Any:
+    """Of a tensor that remembers how it was computed, the value without that: torch warns where it is made a number."""
+    torch = sys.modules.get("torch")
+    return value.detach() if torch is not None and isinstance(value, torch.Tensor) else value
+
+
+def takes(child: Callable[..., Any]) -> int:
+    """How many arguments a child is called with: policy, seed and report; or the first two, where it never reports.
+
+    Raises:
+        ValueError: it can be called with neither.
+    """
+    try:
+        signature = inspect.signature(child)
+    except (TypeError, ValueError):  # written in C, and says nothing about its parameters
+        return 3
+    for count in (3, 2):
+        with suppress(TypeError):
+            signature.bind(*range(count))
+            return count
+    name = getattr(child, "__name__", type(child).__name__)
+    raise ValueError(
+        f"a child is called as child(policy, seed) or child(policy, seed, report), and is {name}{signature}"
+    )
+
+
 def _call(child: Callable[..., Any], policy: Policy, seed: int, report: Report) -> Any:
     """A child that never reports may leave the parameter out."""
-    try:
-        inspect.signature(child).bind(policy, seed, report)
-        reports = True
-    except TypeError:
-        reports = False
-    except ValueError:  # written in C, and says nothing about its parameters
-        reports = True
-    return child(policy, seed, report) if reports else child(policy, seed)
+    return child(*(policy, seed, report)[: takes(child)])
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -140,7 +177,15 @@ def failure_of(error: BaseException) -> Failure:
         said = str(error)
     except Exception as another:  # noqa: BLE001  of a user's class
         said = f"its text cannot be told, that raises {type(another).__name__}"
-    return Failure(kind, f"{type(error).__name__}: {said}", "".join(traceback.format_exception(error)))
+    return Failure(kind, f"{type(error).__name__}: {said}", "".join(traceback.format_exception(_shown(error))))
+
+
+def _shown(error: BaseException) -> BaseException:
+    """The error with a traceback that begins in the user's code, if it got there."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
 
 
 def _is_cuda_memory(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from autodropout.spaces import ConvSpace, Policy, TransformerSpace, canonical, space_from_dict
 from autodropout.spaces.atomic import write_atomically
@@ -31,6 +31,8 @@ NAMED = 4  # methods in a line of a printed table
 
 def table(path_or_name: str | os.PathLike[str]) -> "Table":
     """The table in a file or, for a string with neither a separator nor `.parquet`, the bundled one of that name."""
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise TableError(f"a table is found by its name or a file's path, got {path_or_name!r}")
     text = os.fspath(path_or_name)
     if text.endswith(SUFFIX) or any(separator in text for separator in {"/", os.sep, os.altsep} if separator):
         return Table.read(text)
@@ -107,7 +109,8 @@ class Table:
         Args:
             steps: how long they were trained.
             training: which of `trainings`; may be left out where only one has trials of that length.
-            phase, method: of these alone; all, when left out. A name that the table does not have is refused.
+            phase, method: of these alone; all, when left out. What no trial of that length has is refused, with what
+                there is.
             rate: the same; nothing is found at a rate that was not tried.
         """
         return [entry.trial for entry in self._select(steps, training, phase, method, rate)]
@@ -150,6 +153,8 @@ class Table:
         return {seed: self._one_value(seed, trials) for seed, trials in by_seed.items()}
 
     def policy(self, trial: TableTrial) -> Policy:
+        if not isinstance(trial, TableTrial):
+            raise TableError(f"the policy of one of the table's trials is asked for by that trial, got {trial!r}")
         return self.space.decode(trial.tokens)
 
     def _one_value(self, seed: int, trials: Sequence[TableTrial]) -> float:
@@ -166,6 +171,8 @@ class Table:
     def _select(
         self, steps: int, training: str | None, phase: str | None, method: str | None, rate: float | None
     ) -> list[Entry]:
+        if isinstance(steps, bool) or not isinstance(steps, SupportsIndex):
+            raise TableError(f"steps is how long the trials were trained, an integer, got {steps!r}")
         if training is not None and training not in self.trainings:
             raise TableError(f"table {self.name!r} has no training {training!r}; there are {_listed(self.trainings)}")
         for what, name in (("phase", phase), ("method", method)):  # a misspelt one is not an empty answer
@@ -180,13 +187,17 @@ class Table:
         found = [entry for entry in found if entry.trial.steps == steps]
         if len(which := {entry.trial.training: None for entry in found}) > 1:
             raise TableError(f"trials of {steps} steps belong to several trainings; name one of {_listed(which)}")
-        return [
-            entry
-            for entry in found
-            if phase in (None, entry.trial.phase)
-            and method in (None, entry.trial.method)
-            and rate in (None, entry.trial.rate)
-        ]
+        asked = f"{steps:,} steps" + ("" if training is None else f" of training {training!r}")
+        for what, name in (("phase", phase), ("method", method)):
+            if name is None:
+                continue
+            others = {getattr(entry.trial, what): None for entry in found}
+            found = [entry for entry in found if getattr(entry.trial, what) == name]
+            if not found:
+                said = f"no {what} {name!r} among trials of {asked}; there {what} is {_listed(others)}"
+                raise TableError(f"table {self.name!r} has {said}")
+            asked += f" in {what} {name!r}"
+        return [entry for entry in found if rate in (None, entry.trial.rate)]
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,6 +1,6 @@
 """The progress of a training on stderr: a live bar in a terminal, plain lines elsewhere.
 
-step 3000/8000, 41.3 steps/s, about 2 min left, reward 0.912 (best 0.915 at 2800), train_loss 0.103  ▁▄▆▇█▇
+step 3000/8000, 41.3 steps/s, about 2 min left, score 0.912 (best 0.915 at 2800), train_loss 0.103  ▁▄▆▇█▇
 """
 
 import time
@@ -127,5 +127,5 @@ def _numbers(history: Sequence[Evaluation]) -> list[str]:
     if not history:
         return []
     last, best = history[-1], max(history, key=lambda evaluation: evaluation.reward)
-    reward = f"reward {last.reward:.4g} (best {best.reward:.4g} at {best.step})"
-    return [reward, *(f"{name} {value:.4g}" for name, value in last.metrics.items())]
+    score = f"score {last.reward:.4g} (best {best.reward:.4g} at {best.step})"
+    return [score, *(f"{name} {value:.4g}" for name, value in last.metrics.items())]
