@@ -29,10 +29,10 @@ BASELINES = {
     "stochastic_depth": baseline("stochastic_depth"),
 }
 RATES = {
-    "dropout": (0.05, 0.1, 0.2, 0.3),
+    "dropout": (0.2, 0.3, 0.4, 0.5),
     "dropblock": (0.05, 0.1, 0.2, 0.3),
     "spatial_dropout": (0.05, 0.1, 0.2, 0.3),
-    "stochastic_depth": (0.1, 0.2, 0.3, 0.5),
+    "stochastic_depth": (0.05, 0.1, 0.2, 0.3),
 }
 POLICY_RATES = (0.2, 0.4, 0.6, 0.8)
 SEARCH_RATES = (0.2, 0.4, 0.6)
