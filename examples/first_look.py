@@ -1,4 +1,4 @@
-"""A first look: put a policy on a ResNet-50, train one step under it, and draw its masks. Run by `make search`.
+"""A first look: put a policy on a ResNet-50, train one step under it, and draw its masks: python examples/first_look.py
 
 The policy is drawn at random from the space that is found in the model; nothing here is learned yet.
 """

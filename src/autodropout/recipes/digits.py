@@ -2,7 +2,13 @@
 weights.
 
 Small enough that a whole search takes two CPU cores a few minutes, and hard enough that there is something to find:
-without regularization the network learns the noise of its 400 images by heart (`studies/digits`).
+without regularization the network learns the noise of its 400 images by heart. Error on the validation part, %
+(`studies/digits`, `results/digits`):
+
+    no policy, 20 seeds                            12.3
+    the best classical methods, tuned, 20 seeds    9.3 (Dropout), 9.1 (Spatial Dropout)
+    32 random policies at 0.6, two seeds each      7.6 to 29.6, median 10.9; they deviate by 3.9, seeds by 1.9
+    the best of 96, found by other seeds, 20       7.2 (the controller's), 7.9 (random search's), both at 0.4
 """
 
 from autodropout.recipes.recipe import Recipe
@@ -34,6 +40,10 @@ def digits(rate: float = 0.6, epochs: int = 25) -> Recipe:
     return Recipe(
         name="digits",
         what="a WRN-10-1 on 400 of scikit-learn's digits, on noise: a search that a laptop can do",
+        reproduces="nothing in the paper",
+        cost="search: five minutes of two CPU cores",
+        measured="test error over 20 seeds, %: policy of the controller 8.0, of random search 8.1, Dropout 9.2, "
+        "none 12.0 (results/digits/honest.json)",
         proxy=training,
         final=training,
         on_cpu=True,
