@@ -59,14 +59,19 @@ def compared(piece: Piece, name: str, steps: int, count: int, rate: float) -> Fo
 
 
 def compared_longer(piece: Piece, name: str, steps: int, count: int, rate: float) -> Found:
-    """One job: policies, no policy, and each classical method at the rate and at twice as much."""
-    others = piece.nothing(2) + piece.baselines(1, [rate, 2 * rate])
+    """One job: policies, no policy, and each classical method at the rate and at another."""
+    others = piece.nothing(2) + piece.baselines(1, [rate, another(rate)])
     return trained(piece, name, steps, piece.policies(count, rate, 0) + others)
+
+
+def another(rate: float) -> float:
+    """Twice as much; half as much where that would be all."""
+    return 2 * rate if 2 * rate < 1 else rate / 2
 
 
 def all_rates(piece: Piece, name: str, steps: int, count: int, rate: float, rates: Sequence[float]) -> Found:
     """Classical methods with two seeds, policies at the other rates, and at this one with a seed more."""
-    tried = (rate, 2 * rate) if piece.smoke else (*BASELINE_RATES, rate)  # each with both seeds, the search's own too
+    tried = (rate, another(rate)) if piece.smoke else (*BASELINE_RATES, rate)  # each with both seeds, the search's own too
     children = piece.baselines(2, list(dict.fromkeys(tried)))
     children += [child for other in rates if other != rate for child in piece.policies(count, other, 0)]
     return trained(piece, name, steps, children + piece.policies(count, rate, 1))

@@ -82,7 +82,7 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
             for row in rows
         ]
         yield from markdown(
-            ("policy", "rate", "in the search", "new seeds", "rate there", "in the final training"), line
+            ("policy", "rate", "in the search", "new seeds", "rate there", "trained longer"), line
         )
 
 

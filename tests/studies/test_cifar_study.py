@@ -118,6 +118,14 @@ def test_a_search_at_a_rate_between_those_of_baselines(tmp_path: Path) -> None:
     assert "dropblock at 0.15" in peers
 
 
+def test_a_search_at_a_rate_that_has_no_double(tmp_path: Path) -> None:
+    """Classical methods are compared at half of it."""
+    steps = ["--steps", "30", "--longer-steps", "120", "--rate", "0.6", "--longer-rate", "0.6"]
+    command.main(["proxy", "--folder", str(tmp_path), *steps])
+    found = json.loads((tmp_path / "proxy-wrn-16-2-as-they-are-30-0.6-for-120.json").read_text())
+    assert {"dropout at 0.6", "dropout at 0.3"} < set(found["longer"]["peers"])
+
+
 def test_a_study_from_its_proxy_to_its_report(tmp_path: Path) -> None:
     common = ["--folder", str(tmp_path), "--steps", "30", "--longer-steps", "120"]
     command.main(["proxy", *common])
