@@ -71,7 +71,7 @@ def another(rate: float) -> float:
 
 def all_rates(piece: Piece, name: str, steps: int, count: int, rate: float, rates: Sequence[float]) -> Found:
     """Classical methods with two seeds, policies at the other rates, and at this one with a seed more."""
-    tried = (rate, another(rate)) if piece.smoke else (*BASELINE_RATES, rate)  # each with both seeds, the search's own too
+    tried = (rate, another(rate)) if piece.smoke else (*BASELINE_RATES, rate)  # the search's own with both seeds, too
     children = piece.baselines(2, list(dict.fromkeys(tried)))
     children += [child for other in rates if other != rate for child in piece.policies(count, other, 0)]
     return trained(piece, name, steps, children + piece.policies(count, rate, 1))

@@ -81,9 +81,7 @@ def finalists(files: Mapping[Path, Record]) -> Iterator[str]:
             )
             for row in rows
         ]
-        yield from markdown(
-            ("policy", "rate", "in the search", "new seeds", "rate there", "trained longer"), line
-        )
+        yield from markdown(("policy", "rate", "in the search", "new seeds", "rate there", "trained longer"), line)
 
 
 def simulated(path: Path) -> Iterator[str]:
