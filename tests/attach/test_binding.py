@@ -1,13 +1,11 @@
 """Which site gets what, and every way in which attaching is refused."""
 
-import copy
 import pickle
 from collections import UserDict
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -98,47 +96,6 @@ def test_a_recorded_rate_is_the_default(four_groups: ad.ConvSpace) -> None:
     policy = four_groups.decode((1, 0, 0, 0, 0, 0, 0, 0) * 4, ad.Provenance(rate=0.25))
     assert ad.attach(resnet18(), policy, example=IMAGE).rate == 0.25
     assert ad.attach(resnet18(), policy, rate=0.5, example=IMAGE).rate == 0.5
-
-
-def test_numpys_numbers_are_rates(four_groups: ad.ConvSpace) -> None:
-    on = ad.attach(resnet18(), four_groups.sample(seed=0), rate=np.float32(0.25), example=IMAGE)
-    assert (type(on.rate), on.rate) == (float, 0.25)
-    for rate in (*np.linspace(0, 1, 3, dtype=np.float32), np.float16(0.5), np.int64(1)):
-        on.set_rate(rate)
-        assert (type(on.rate), on.rate) == (float, float(rate))
-
-
-class TestAssignment:
-    """What an attachment shows is read, and changed by its methods: an assignment would reach no drop."""
-
-    def test_refused(self, four_groups: ad.ConvSpace) -> None:
-        on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE, live=True)
-        with pytest.raises(
-            AttributeError, match=r"^rate of an attachment cannot be assigned; call set_rate\(\.\.\.\)$"
-        ):
-            on.rate = 0.9
-        with pytest.raises(AttributeError, match=r"^policy of .* call set_policy\(\.\.\.\) on a live attachment$"):
-            on.policy = four_groups.sample(seed=0)
-        for name in ("kind", "sites", "live", "model", "unreached", "detached"):
-            with pytest.raises(AttributeError, match=f"^{name} of an attachment cannot be assigned$"):
-                setattr(on, name, None)
-        assert "rate 0.3" in repr(on)
-        assert on.sites[-1].rate == pytest.approx(0.3)
-
-    def test_methods_change_it(self, four_groups: ad.ConvSpace) -> None:
-        on = ad.attach(resnet18(), policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE, live=True)
-        other = four_groups.sample(seed=0)
-        on.set_rate(0.2)
-        on.set_policy(other)
-        assert (on.rate, on.policy, on.kind, on.live) == (0.2, other, "convnet", True)
-
-    def test_on_copies_too(self, four_groups: ad.ConvSpace) -> None:
-        model = resnet18()
-        on = ad.attach(model, four_groups.sample(seed=0), rate=0.3, example=IMAGE)
-        twin = ad.attached(copy.deepcopy(model))
-        twin.set_rate(0.1)
-        assert (twin.rate, on.rate) == (0.1, 0.3)
-        assert twin.model is not on.model
 
 
 def test_the_example_comes_third(four_groups: ad.ConvSpace) -> None:
