@@ -73,7 +73,7 @@ def test_a_study_from_its_first_trial_to_its_export(
     best, report, table, curves, journal = files
     told("best", "tiny", "--storage", url, "--out", best)
     told("report", f"{url}#tiny", "--out", report)
-    told("compare", "tiny", f"{url}#tiny", "--storage", url, "--out", curves)
+    told("compare", f"{url}#tiny", "--out", curves)
     told("export", "--storage", url, "--out", table, "--optuna", journal)
     sqlalchemy_url = server.schema().replace("postgresql://", "postgresql+psycopg://")
     told("export", "--storage", url, "--optuna", sqlalchemy_url)

@@ -301,7 +301,7 @@ IMAGES = torch.zeros(4, 1, 12, 12)
 def digits_with(**change: Labelled) -> Callable[..., Splits]:
     """The digits, some parts of which are replaced."""
     splits = replace(digits.load(100, 100, 12), **change)
-    return lambda *arguments: splits
+    return lambda *_, **__: splits
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_bad_data_is_said_before_training(
 def test_a_final_run_that_does_not_ask_for_the_test_is_refused_before_images_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(digits, "load", lambda *_: pytest.fail("it read the images"))
+    monkeypatch.setattr(digits, "load", lambda *_, **__: pytest.fail("it read the images"))
     with pytest.raises(ValueError, match=r"^a full-size run trains on all .* none for validation: add --test \(in"):
         replace(TRAINING, pictures=replace(PICTURES, validation=0)).fit(None, 0.0, 0)
 
