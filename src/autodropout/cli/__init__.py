@@ -32,7 +32,7 @@ that a search can be ended at any moment and goes on where it was.
 
 \b
 Start with:
-  autodropout search digits    a whole search, in about five minutes
+  autodropout search digits    a whole search, in five to six minutes
   autodropout status           where it stands, from another terminal
 """
 NOTES = """Where a command takes a STUDY, give its name, or URL#NAME for one in another ledger than --storage's.

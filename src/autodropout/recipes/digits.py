@@ -41,7 +41,7 @@ def digits(rate: float = 0.6, epochs: int = 25) -> Recipe:
         name="digits",
         what="a WRN-10-1 on 400 of scikit-learn's digits, on noise: a search that a laptop can do",
         reproduces="nothing in the paper",
-        cost="search: five minutes of two CPU cores",
+        cost="search: five to six minutes of two CPU cores",
         measured="test error over 20 seeds, %: policy of the controller 8.0, of random search 8.1, Dropout 9.2, "
         "none 12.0 (results/digits/honest.json)",
         proxy=training,
