@@ -1,8 +1,8 @@
 """What is trained in the study of the default problem: a small ConvNet on 400 digits on noise, the recipe `digits`.
 
 No GPU is needed: each child is trained alone, on a CPU core of its own. The problem was chosen because regularization
-pays in it, and because a child takes seconds, so its numbers say what a search does where there is something to find;
-what is to be found elsewhere they do not say.
+pays in it, random policies do well, and a child takes seconds. So its numbers say what a search does where there is
+something to find; what is to be found elsewhere they do not say.
 """
 
 import argparse
