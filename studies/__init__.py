@@ -14,7 +14,7 @@ not installed):
     python -m studies.ptb.table              all trials on Penn Treebank as one Parquet file
     python -m studies.simulate               searches replayed on that table
     python -m studies.ptb.twins              whether children with one seed stay the same, to the bit
-    python -m studies.report STUDY           a part of docs/results.md and its figures, from the JSON files of all these
+    python -m studies.report STUDY           docs/results-STUDY.md and its figures, from the JSON files of all these
 
 All stages of a study take the same options. Each that trains keeps a journal (`autodropout.tables.Journal`) in
 `--folder` and goes on where it was: it ends by itself when the next job would not fit into `--minutes`, with exit code

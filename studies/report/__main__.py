@@ -1,11 +1,10 @@
-"""The part of docs/results.md that is about a study, and its figures, from the study's files alone.
+"""The page of a study, docs/results-STUDY.md, and its figures, from the study's files alone.
 
     python -m studies.report ptb [--folder results/ptb] [--simulated FILE] [--translated FOLDER] [--docs docs]
     python -m studies.report cifar [--folder results/cifar] [--docs docs]
     python -m studies.report digits [--folder results/digits] [--docs docs]
 
-Whatever stages have been run are in it; what is missing is said to be missing. What stands in the page outside of the
-two marks is kept.
+Whatever stages have been run are in it; what is missing is said to be missing.
 """
 
 import argparse

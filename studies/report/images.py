@@ -1,4 +1,4 @@
-"""The part of docs/results.md that is about a study of images: `python -m studies.report cifar`, or digits.
+"""The page of a study of images: `python -m studies.report cifar`, or digits.
 
 What is told of its stages is what is told of Penn Treebank's.
 """
@@ -27,7 +27,6 @@ def write(study: str, folder: Path, docs: Path) -> None:
         del stages["candidates"]
     found = {stage: records(folder, stage) for stage in stages}
     journals = {stage: folder / f"{stage}.jsonl" for stage in stages}
-    lines = [f"## {TITLES[study]}", "", *sections(stages, found)]
-    lines += [f"### What was run on {TITLES[study]}, and what it cost", "", *cost(journals)]
-    write_page(docs, study, lines)
+    lines = [*sections(stages, found), "## What was run, and what it cost", "", *cost(journals)]
+    write_page(docs, study, TITLES[study], lines)
     figures(found, docs, study)

@@ -1,6 +1,6 @@
-"""A page with a part that is made from a study's JSON files: what was run is told, what was not is named.
+"""The page that is made from a study's JSON files: what was run is told, what was not is named.
 
-What stands in the page outside of the two marks of a part is kept. Little is computed here, such as means: every number
+Little is computed here, such as means: every number
 comes from a file, which is named above its table. What was not shown is written as plainly as what was.
 """
 
@@ -13,7 +13,6 @@ from benchmarks.recording import markdown
 from studies.pieces import minutes_of
 from studies.report.figures import Record
 
-TITLE = "# Results\n\n"
 NOT_RUN = "Not run, or not to its end: "
 Stages = dict[str, tuple[str, Callable[[Mapping[Path, Record]], Iterator[str]]]]
 """By the names of files: a title, and what is told of them."""
@@ -53,24 +52,18 @@ def sections(stages: Stages, found: Mapping[str, Mapping[Path, Record]]) -> Iter
     missing = []
     for stage, (title, told) in stages.items():
         if found[stage]:
-            yield from (f"### {title}", "", *told(found[stage]))
+            yield from (f"## {title}", "", *told(found[stage]))
         else:
             missing.append(title)
     if missing:
         yield from (f"{NOT_RUN}{'; '.join(missing)}.", "")
 
 
-def page(before: str, study: str, lines: Sequence[str]) -> str:
-    """The page with the part between a study's marks exchanged; at its end, where there are none yet."""
-    begin, end = (f"<!-- python -m studies.report {study}: {mark} -->" for mark in ("begin", "end"))
-    part = "\n".join((begin, "", *lines, end))
-    if begin in before and end in before:
-        return before.partition(begin)[0] + part + before.partition(end)[2]
-    return (before or TITLE).rstrip("\n") + "\n\n" + part + "\n"
-
-
-def write_page(docs: Path, study: str, lines: Sequence[str]) -> None:
+def write_page(docs: Path, study: str, title: str, lines: Sequence[str]) -> None:
+    """All of a study's page, anew."""
+    told = f"Made by `python -m studies.report {study}` from the files that are named."
+    head = (f"# {title}: every table", "", f"{told} What it comes to is told in [results.md](results.md).", "")
     docs.mkdir(parents=True, exist_ok=True)
-    target = docs / "results.md"
-    target.write_text(page(target.read_text() if target.exists() else "", study, lines))
+    target = docs / f"results-{study}.md"
+    target.write_text("\n".join((*head, *lines)).rstrip("\n") + "\n")
     print(target)

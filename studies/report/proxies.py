@@ -1,4 +1,4 @@
-"""The parts of docs/results.md that come before a search: learning rates, first looks, proxies."""
+"""The parts of a page that come before a search: learning rates, first looks, proxies."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""The part of docs/results.md that is about Penn Treebank, and its figures: `python -m studies.report ptb`."""
+"""The page of Penn Treebank's study, and its figures: `python -m studies.report ptb`."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -70,10 +70,9 @@ def write(folder: Path, simulations: Path, translations: Path, docs: Path) -> No
     found["multi30k"] = records(translations, "multi30k")
     others = ("orders", "sites", "wikitext2", "multi30k")  # have other stages' journals; the last is no part of it
     journals = {stage: folder / f"{stage}.jsonl" for stage in STAGES if stage not in others}
-    lines = ["## Penn Treebank", "", *sections(STAGES, found)]
-    lines += simulated(simulations)
-    lines += ["### What was run, and what it cost", "", *cost(journals), *twice(journals)]
-    write_page(docs, "ptb", lines)
+    lines = [*sections(STAGES, found), *simulated(simulations)]
+    lines += ["## What was run, and what it cost", "", *cost(journals), *twice(journals)]
+    write_page(docs, "ptb", "Penn Treebank", lines)
     later = [
         record for stage in ("retuned", "bracketed", "lengths", "race", "longer") for record in found[stage].values()
     ]

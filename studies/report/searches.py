@@ -1,4 +1,4 @@
-"""The parts of docs/results.md that tell of searches: real ones, what they learned, their best, and simulated ones."""
+"""The parts of a page that tell of searches: real ones, what they learned, their best, and simulated ones."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ def simulated(path: Path) -> Iterator[str]:
     if not path.exists():
         yield from (f"{NOT_RUN}{title}.", "")
         return
-    yield from (f"### {title}", "")
+    yield from (f"## {title}", "")
     record = json.loads(path.read_text())
     held = record["surrogate"]["held_out"]
     rows = [(kind, f"{h['error']:.5f}", f"{h['correlation']:.2f}") for kind, h in held.items()]

@@ -1,4 +1,4 @@
-"""The parts of docs/results.md that compare final trainings, here and on other texts."""
+"""The parts of a page that compare final trainings, here and on other texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -159,7 +159,7 @@ def test_a_study_from_its_proxy_to_its_report(tmp_path: Path) -> None:
     assert policy.provenance.rate == row["rate"]
     assert f"validation error, % {row['mean']:.2f} over" in policy.provenance.note
     write_report(["cifar", "--folder", str(tmp_path), "--docs", str(tmp_path / "docs")])
-    page = (tmp_path / "docs" / "results.md").read_text()
+    page = (tmp_path / "docs" / "results-cifar.md").read_text()
     assert "Not run, or not to its end: Where regularization pays at all." in page
     assert f"| policy of random | {row['rate']:g}, 120 steps | {row['mean']:.2f} ±" in page
     assert "perplexity" not in page

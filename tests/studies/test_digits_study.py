@@ -54,8 +54,8 @@ def test_a_child_that_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_search_and_its_report(tmp_path: Path) -> None:
     command.main(["search", "--smoke", "--methods", "random", "controller", "--folder", str(tmp_path)])
     write_report(["digits", "--folder", str(tmp_path), "--docs", str(tmp_path / "docs")])
-    page = (tmp_path / "docs" / "results.md").read_text()
-    assert "## Digits on noise" in page
+    page = (tmp_path / "docs" / "results-digits.md").read_text()
+    assert page.startswith("# Digits on noise: every table")
     assert "| random | 32 |" in page
     assert "Not run, or not to its end: The final table; The best of each method" in page
     assert (tmp_path / "docs" / "digits-search.png").exists()

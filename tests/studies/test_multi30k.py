@@ -74,7 +74,7 @@ def test_every_method_is_tuned_then_tested_with_new_seeds(tmp_path: Path, argume
     write_report(["ptb", *folders])
     assert (
         f"| policy of controller | 0.2 | {by_method['policy of controller']['mean']:.2f}"
-        in (tmp_path / "results.md").read_text()
+        in (tmp_path / "results-ptb.md").read_text()
     )
     multi30k.main([*arguments, "--minutes", "0"])
     assert len(Journal(tmp_path / "found" / "multi30k.jsonl").entries) == len(entries), "nothing was trained again"
