@@ -78,7 +78,7 @@ def tuned(
     piece: Piece, name: str, lengths: Sequence[int], peers: Methods, policies: Methods, seeds: int
 ) -> dict[str, dict[Setting, list[float]]]:
     """Rewards of each method by length and rate; a classical one at two kinds of sites has half the seeds for each."""
-    shared = max(1, seeds * len(set(map(kind_of, peers))) // len(peers))
+    shared = max(1, seeds * len(set(map(kind_of, peers))) // max(1, len(peers)))
     children = [
         Child(method, 0, tokens, rate, TUNING_SEED + seed)
         for method, tokens in {**peers, **policies}.items()

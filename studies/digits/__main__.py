@@ -3,7 +3,8 @@
     python -m studies.digits proxy        whether its training is worth searching with, and at which rate
     python -m studies.digits search       the controller against random search
     python -m studies.digits finalists    the best of each method, trained again with new seeds, then longer
-    python -m studies.digits honest       the final table; the test images are seen here, once
+    python -m studies.digits honest       the final table; the test images are seen here for the first time
+    python -m studies.digits again        policies of a later search, beside the methods of that table
 
     python -m studies.digits proxy search finalists honest --minutes 90      all of it, on two CPU cores
 
@@ -15,6 +16,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from studies import finalists, honest, search
+from studies.digits import again
 from studies.digits.study import DEFAULTS, TRAININGS, Piece, compare_proxies
 from studies.in_turn import in_turn
 from studies.pieces import study_options
@@ -24,6 +26,7 @@ STAGES: dict[str, Callable[[Piece, argparse.Namespace], None]] = {
     "search": search.study,
     "finalists": finalists.study,
     "honest": honest.study,
+    "again": again.study,
 }
 
 

@@ -10,21 +10,22 @@ from studies.report.figures import figures
 from studies.report.page import Stages, cost, records, sections, write_page
 from studies.report.proxies import candidates, proxies
 from studies.report.searches import finalists, searches
-from studies.report.tables import honest
+from studies.report.tables import honest, retuned
 
 TITLES = {"cifar": "CIFAR-10 with 4,000 labels", "digits": "Digits on noise"}
 
 
 def write(study: str, folder: Path, docs: Path) -> None:
+    later: Stages = {"again": ("A later search, beside the same methods", retuned)}
+    first: Stages = {"candidates": ("Where regularization pays at all", candidates)}
     stages: Stages = {
         "honest": ("The final table", partial(honest, study=study)),
+        **(later if study == "digits" else {}),
         "search": ("The controller against random search", partial(searches, study=study)),
         "finalists": ("The best of each method, with new seeds", finalists),
         "proxy": ("Which training is worth searching with", proxies),
-        "candidates": ("Where regularization pays at all", candidates),
+        **(first if study == "cifar" else {}),  # of digits there is one training only
     }
-    if study == "digits":  # the only training there is
-        del stages["candidates"]
     found = {stage: records(folder, stage) for stage in stages}
     journals = {stage: folder / f"{stage}.jsonl" for stage in stages}
     lines = [*sections(stages, found), "## What was run, and what it cost", "", *cost(journals)]

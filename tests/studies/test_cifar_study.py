@@ -2,69 +2,19 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
+from fake_images import Fake, jobs
 
 import autodropout as ad
-from autodropout.layers import Baseline
-from autodropout.spaces import ConvPolicy
 from autodropout.tables import Journal
-from autodropout.training.run import Run
 from studies import found_policies
 from studies.cifar import __main__ as command
 from studies.cifar import study
 from studies.in_turn import in_turn
 from studies.pieces import study_options
 from studies.report.__main__ import main as write_report
-
-jobs: list[list[object]] = []
-"""Of every job what its children were trained under."""
-
-
-@dataclass(frozen=True)
-class Fake:
-    """Dropout at a low rate is worth most, then policies that leave the last group alone."""
-
-    steps: int
-    evaluate_every: int = 1
-
-    def smoke(self) -> "Fake":
-        return self
-
-    def prepare_many(self, regularizers: Sequence[object], run: Run) -> bool:
-        return not jobs
-
-    def score(self, regularizer: Baseline | ConvPolicy, rate: float, seed: int) -> float:
-        noise = 0.001 * float(np.random.default_rng([seed, round(100 * rate)]).standard_normal())
-        if isinstance(regularizer, Baseline):
-            return 0.7 + (0.05 if regularizer.name == "dropout" else 0.01) * (rate <= 0.1) + noise
-        used = [not group.pattern.is_none for group in regularizer.groups]
-        return 0.7 + 0.02 * (used[0] - used[-1]) * (rate > 0) + noise
-
-    def fit_many(
-        self,
-        regularizers: Sequence[Baseline | ConvPolicy],
-        rates: Sequence[float],
-        seeds: Sequence[int],
-        run: Run,
-        reports: Sequence[Callable[[int, float], None]],
-        test_reports: Sequence[Callable[[int, float], None]] | None,
-    ) -> list[float]:
-        jobs.append(list(regularizers))
-        scores = [self.score(*child) for child in zip(regularizers, rates, seeds, strict=True)]
-        for report, score in zip(reports, scores, strict=True):
-            report(1, 0.99 * score)
-            report(self.steps, score)
-        for report, score in zip(test_reports or (), scores, strict=test_reports is not None):
-            report(self.steps, score - 0.1)
-        return scores
-
-    def result_step(self, curve: Sequence[tuple[int, float]]) -> int:
-        return curve[-1][0]
 
 
 @pytest.fixture(autouse=True)
