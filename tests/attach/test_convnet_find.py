@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autodropout.attach.convnet.find import find
-from autodropout.attach.convnet.places import IdentityShortcut, ModuleInput
+from autodropout.attach.convnet.places import IdentityShortcut, ModuleInput, ModuleOutput
 from autodropout.attach.convnet.residual import find_residuals
 from autodropout.attach.record import record
-from autodropout.attach.sites import Role
+from autodropout.attach.sites import NoSites, Role
 
 
 class Sum(nn.Module):
@@ -45,6 +45,16 @@ def test_a_third_branch_is_named():
     assert finding.sites[-1].place != finding.sites[0].place
     place = next(site.place for site in finding.sites if site.role == Role.IDENTITY)
     assert place == IdentityShortcut("stage.0", ("stage.0.branches.0", "stage.0.branches.1"))
+
+
+@pytest.mark.parametrize("identity", [False, True])
+def test_of_many_convolutions_side_by_side_none_is_a_shortcut(identity: bool):
+    """As a re-parametrized block has them in training; its normalized input alone is a shortcut to them."""
+    branches = [normed(), normed(), normed(), *([nn.BatchNorm2d(4)] if identity else [])]
+    finding = find(small(Block(), Sum(*branches, identity=False)), pictures(8))
+    assert names(finding, Role.SHORTCUT) == ["stage.1.branches.3"] * identity
+    assert {f"stage.1.branches.{number}.1" for number in range(3)} <= set(names(finding, Role.MAIN))
+    assert finding.unreached[1] == "stage.1: adds more than two branches: which of them is the shortcut is not clear"
 
 
 class Crossing(nn.Module):
@@ -203,6 +213,66 @@ def test_every_kind_of_normalization():
     blocks[2].bn1 = nn.SyncBatchNorm(4)
     finding = find(small(*blocks), pictures(8))
     assert names(finding, Role.MAIN) == [f"stage.{block}.bn{n}" for block in range(3) for n in (1, 2)]
+
+
+class Frozen(nn.Module):
+    """A batch normalization by hand, of buffers, as detectors have it; with its activation, as timm has it."""
+
+    def __init__(self, act: nn.Module | None = None) -> None:
+        super().__init__()
+        self.act = act
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(4) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, mean, var = (buffer.reshape(1, -1, 1, 1) for buffer in self.buffers(recurse=False))
+        scale = weight * (var + 1e-5).rsqrt()
+        x = x * scale + (bias - mean * scale)
+        return x if self.act is None else self.act(x)
+
+
+class Counting(nn.Module):
+    """Statistics of what passes, and no normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("running_mean", "running_var"):
+            self.register_buffer(name, torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+def test_frozen_batch_normalizations_are_sites():
+    blocks = [Block(), Block(shortcut=nn.Sequential(conv(4, 4, 2), Frozen()), stride=2)]
+    for block in blocks:
+        block.bn1, block.bn2 = Frozen(nn.ReLU()), Frozen()
+    net = small(*blocks)
+    net.bn1, net.stage[0].conv2 = Frozen(), nn.Sequential(net.stage[0].conv2, Counting())
+    finding = find(net, pictures(8))
+    assert rows(finding) == [
+        ("stage.0.bn1", "main", 1),
+        ("stage.0.bn2", "main", 1),
+        ("stage.0:identity", "identity", 1),
+        ("stage.1.bn1", "main", 2),
+        ("stage.1.bn2", "main", 2),
+        ("stage.1.shortcut.1", "shortcut", 2),
+    ]
+    assert [site.place for site in finding.sites[:2]] == [ModuleInput("stage.0.bn1.act"), ModuleOutput("stage.0.bn2")]
+
+
+def test_maps_of_one_and_of_three_dimensions_are_named():
+    series = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.LazyLinear(5), nn.BatchNorm1d(5))
+    series.eval()(torch.randn(2, 2, 9))
+    with pytest.raises(NoSites, match=r"not reached, in 1: its output is \(N, C, T\): patterns are for \(N, C, H, W\)"):
+        find(series, torch.randn(2, 2, 9))
+    volumes = nn.Sequential(nn.Conv3d(1, 4, 3), nn.InstanceNorm3d(4))
+    with pytest.raises(NoSites, match=r"in 1: its output is \(N, C, T, H, W\)"):
+        find(volumes, torch.randn(2, 1, 5, 5, 5))
+    both = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.Flatten(2), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4))
+    finding = find(both, pictures(8))
+    assert names(finding, Role.MAIN) == ["1"]
+    assert finding.unreached == ("4: its output is (N, C, T): patterns are for (N, C, H, W)",)
 
 
 def test_a_normalization_that_casts_is_reached_and_one_that_activates_is_named():

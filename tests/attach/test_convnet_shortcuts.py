@@ -199,3 +199,26 @@ def test_an_input_changed_in_place_is_not_mistaken_for_the_blocks_input():
     finding = find(small(Changing()), pictures(8))
     assert names(finding, Role.IDENTITY) == []
     assert finding.unreached == ("stage.0: the shortcut begins inside the block, not at its first argument",)
+
+
+class Adapted(nn.Module):
+    """A convolution with a low-rank adapter beside it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.base, self.down, self.up = conv(width, width), conv(width, 2), nn.Conv2d(2, width, 1, bias=False)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(self.dropout(x))) * 2.0
+
+
+def test_convolutions_side_by_side_are_one_linear_map_and_no_block():
+    """Else the convolution that an adapter adapts would be a shortcut, and the first one in a stem would end it."""
+    block = Block()
+    block.conv1 = Adapted(4)
+    net = small(block)
+    net.conv1 = nn.Sequential(conv(3, 4), Adapted(4))
+    finding = find(net, pictures(8))
+    assert rows(finding) == rows(find(small(Block()), pictures(8)))
+    assert finding.unreached == ()

@@ -7,7 +7,7 @@
 `hooks.py` holds what runs during training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -73,3 +73,22 @@ class Finding:
     sites: tuple[Site, ...]
     unreached: tuple[str, ...] = ()
     missed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # role -> why -> in how many layers
+
+
+def told_once(unreached: Iterable[str]) -> list[str]:
+    """What is not reached, each reason once, with the first place of which it is true, and the number of the others."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for told in unreached:
+        where, _, why = told.partition(": ")
+        alike = " ".join(map(numberless, why.split(" ")))  # a reason may name the layer's own modules
+        found.setdefault(alike, []).append((where, why))
+    lines = []
+    for (where, why), *others in found.values():
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"not reached, in {where}{more}: {why}")
+    return lines
+
+
+def numberless(path: str) -> str:
+    """A path with a star for each of its numbers."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from autodropout.attach.assign import group_sizes
 from autodropout.attach.guard import lost
+from autodropout.attach.sites import numberless, told_once
 from autodropout.layers import Baseline, ConvRule, DropLayer, Rule, SequenceRule
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _of_convnet(on: "Attachment") -> list[str]:
 def _of_transformer(on: "Attachment") -> list[str]:
     """The same site of all layers in one row: a policy has one pattern for them."""
     rows = []
-    for (_, role, told), alike in _folded(on.sites, lambda row: (_numberless(_module(row)), row.role, _told(row))):
+    for (_, role, told), alike in _folded(on.sites, lambda row: (numberless(_module(row)), row.role, _told(row))):
         shapes = _span([_by(row.shape) for row in alike])
         rate = _rates_of(alike) if can_drop(alike[0]) else ""
         rows.append([role, str(len(alike)), _starred([_module(row) for row in alike]), shapes, rate, told])
@@ -124,10 +125,6 @@ def _folded(sites: Iterable["BoundSite"], key: Callable[["BoundSite"], K]) -> li
 def _module(row: "BoundSite") -> str:
     """The path of the module that a Transformer's site is named after: its name without the role."""
     return row.name.rpartition(":")[0]
-
-
-def _numberless(path: str) -> str:
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
 
 def _starred(paths: list[str]) -> str:
@@ -161,16 +158,7 @@ def _every(on: "Attachment") -> list[str]:
 
 
 def _unreached(on: "Attachment") -> list[str]:
-    """What is not reached, each reason once, with the number of places of which it is true, and the first of them."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for told in on.unreached:
-        where, _, why = told.partition(": ")
-        alike = " ".join(map(_numberless, why.split(" ")))  # a reason may name the layer's own modules
-        found.setdefault(alike, []).append((where, why))
-    lines = []
-    for (where, why), *others in found.values():
-        more = f" and {len(others)} more" if others else ""
-        lines.append(f"not reached, in {where}{more}: {why}")
+    lines = told_once(on.unreached)
     return [*lines, *(["each of them: on.unreached"] if len(lines) < len(on.unreached) else [])]
 
 

@@ -23,7 +23,7 @@ from autodropout.attach.convnet.residual import Residual, find_residuals
 from autodropout.attach.convnet.shortcuts import place_on_shortcut
 from autodropout.attach.convnet.stem import first_stage
 from autodropout.attach.record import Graph, record
-from autodropout.attach.sites import Finding, NoSites, Role, Site
+from autodropout.attach.sites import Finding, NoSites, Role, Site, told_once
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def find(model: nn.Module, example: Any, stem: bool = False) -> Finding:
             "looked for batch, instance or group normalizations whose output is (N, C, H, W), and for layer "
             "normalizations in residual blocks of convolutions",
             f"saw run: {kinds}",
+            *told_once(unreached),
         )
     shortcuts, unplaced = _shortcut_sites(graph, residuals, norms)
     found = sorted(_normalization_sites(graph, residuals, norms) + shortcuts, key=lambda one: one.turn)

@@ -3,6 +3,9 @@
 Most only normalize: the place is the module's output. Some carry their activation (timm's fuse the two): the place is
 then the input of the child they call on the normalized tensor, between normalization and activation.
 
+A detector's frozen batch normalization is no `nn.BatchNorm2d` but `x * scale + shift` by hand. It is known by the
+running statistics that it keeps, and drops while its module is in training mode, as any other.
+
 Layer normalizations are Transformers' as well, which may have images of (N, H, W, C), too. They are a ConvNet's where
 they lie in a residual block of convolutions without attention, as ConvNeXt's do: of (N, H, W, C), or between two
 permutations.
@@ -17,20 +20,20 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from autodropout.attach.convnet.places import ModuleInput, ModuleOutput
-from autodropout.attach.convnet.residual import Function, Residual, ancestors
+from autodropout.attach.convnet.residual import HARMLESS, PRODUCTS, SUMS, Function, Residual, ancestors
 from autodropout.attach.record import Call, Graph
 
 NORMALIZATIONS = (_NormBase, nn.GroupNorm)  # batch (synchronized too) and instance normalization; group normalization
 NORMALIZING: frozenset[Function] = frozenset(
     {F.batch_norm, F.instance_norm, F.group_norm, torch.batch_norm, torch.instance_norm, torch.group_norm}
 )
+OTHER_MAPS = {3: "(N, C, T)", 5: "(N, C, T, H, W)"}  # of sound and series, of videos and volumes
 LAYER_NORMALIZING: frozenset[Function] = frozenset({F.layer_norm, torch.layer_norm})
 PERMUTATIONS: frozenset[Function | None] = frozenset({Tensor.permute, torch.permute})
 ATTENTION: frozenset[Function] = frozenset({F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax})
-HARMLESS: frozenset[Function | None] = frozenset(  # may follow: no activation. None: a module handed its input through
-    {None, Tensor.to, Tensor.type, Tensor.type_as, Tensor.float, Tensor.half, Tensor.bfloat16, Tensor.contiguous}
+AFFINE: frozenset[Function | None] = (
+    SUMS | PRODUCTS | {torch.sub, Tensor.sub, Tensor.__sub__, torch.div, Tensor.div, Tensor.__truediv__}
 )
-PRODUCTS: frozenset[Function] = frozenset({torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__imul__})
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,22 @@ class Normalization:
 
 
 def find_normalizations(graph: Graph, model: nn.Module) -> tuple[list[Normalization], list[str]]:
-    """The normalizations of 4-D tensors in forward order, those in gates left out, and those that cannot be reached."""
+    """The normalizations of 4-D tensors in forward order, those in gates left out, and what cannot be reached."""
     runs = Counter(call.path for call in graph.calls)
     gated = _gated(graph)
     found: dict[str, Normalization] = {}
     unreached: list[str] = []
     for index, call in enumerate(graph.calls):
-        if call.path in found or call.output is None or not isinstance(model.get_submodule(call.path), NORMALIZATIONS):
+        module = model.get_submodule(call.path)
+        if call.path in found or call.output is None or not is_normalization(module):
             continue
-        node = next((n for n in range(call.first, call.end) if graph.nodes[n].function in NORMALIZING), call.output)
+        node = _normalized(graph, call)
+        if node is None and not isinstance(module, NORMALIZATIONS):
+            continue  # it keeps statistics of something, and normalizes nothing
+        node = call.output if node is None else node
         shape = graph.nodes[node].shape
+        if len(shape) in OTHER_MAPS:
+            unreached.append(f"{call.path}: its output is {OTHER_MAPS[len(shape)]}: patterns are for (N, C, H, W)")
         if len(shape) != 4 or gated >> node & 1:
             continue
         place = _behind(graph, index, node, runs)
@@ -89,6 +98,25 @@ def find_layer_normalizations(graph: Graph, model: nn.Module, residuals: list[Re
             # Behind it come linear layers with biases: no site for stochastic depth.
             found[call.path] = Normalization(call.path, node, shape, place, zeros_stay=False)
     return list(found.values())
+
+
+def is_normalization(module: nn.Module) -> bool:
+    """Whether a module is one of torch's, or keeps running statistics as they do."""
+    kept = (getattr(module, name, None) for name in ("running_mean", "running_var"))
+    return isinstance(module, NORMALIZATIONS) or all(isinstance(one, Tensor) for one in kept)
+
+
+def _normalized(graph: Graph, call: Call) -> int | None:
+    """The node in which a run of such a module normalizes, by a function or by hand; None if that is not seen."""
+    inside = range(call.first, call.end)
+    node = next((number for number in inside if graph.nodes[number].function in NORMALIZING), None)
+    if node is not None:
+        return node
+    last = call.arguments[:1]
+    for number in inside:
+        if graph.nodes[number].inputs == last and graph.nodes[number].function in AFFINE:
+            last, node = (number,), number
+    return node
 
 
 def _behind(graph: Graph, index: int, node: int, runs: Counter[str]) -> ModuleInput | ModuleOutput | None:

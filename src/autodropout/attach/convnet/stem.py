@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from autodropout.attach.convnet.normalizations import NORMALIZATIONS
+from autodropout.attach.convnet.normalizations import is_normalization
 from autodropout.attach.record import Graph
 
 
@@ -55,7 +55,7 @@ def _alike(model: nn.Module, path: str, siblings: Iterable[str]) -> Iterator[str
     kind = type(model.get_submodule(path))
     for sibling in siblings:
         module = model.get_submodule(sibling)
-        if type(module) is not kind or any(isinstance(child, NORMALIZATIONS) for child in module.children()):
+        if type(module) is not kind or any(map(is_normalization, module.children())):
             return
         yield sibling
 
