@@ -76,7 +76,7 @@ def main() -> None:
     sequence.sequence_bits(tokens[:4], rate, seed, stream, [64, 512, 1024])  # large enough for lanes with several units
     conv.conv_bits_together(tokens.expand(2, 9).contiguous(), rate.expand(2), sites, seed, 1, [1, 16], [2, 2], True)
     bernoulli.bernoulli(seed, rate, [7])
-    bernoulli.rare(seed, rate, rate, [7])
+    bernoulli.rare(seed, rate, [7])
     block_density.block_density(32, 56, 7, 7, rate, 10, 1e-300)
     for dtype in (torch.float32, torch.bfloat16):
         compile_others(dtype)

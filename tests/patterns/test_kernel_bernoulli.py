@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from autodropout.layers import dropblock
 from autodropout.patterns import bernoulli, rare
-from autodropout.patterns.bernoulli import two_rates
 from autodropout.patterns.kernels import bernoulli as kernels
 from autodropout.patterns.kernels.block_density import block_density
 
@@ -30,7 +29,7 @@ def test_draws_are_the_plain_ones(children: list[tuple[float, int]], shape: list
         plain = bernoulli(shape, rate, seed)
         assert torch.equal(together[number], plain)
         assert torch.equal(kernels.bernoulli(seed.to(DEVICE), rate.to(DEVICE), shape).cpu(), plain)
-        both = kernels.rare(seed.to(DEVICE), *two_rates(rate.to(DEVICE)), shape).cpu()
+        both = kernels.rare(seed.to(DEVICE), rate.to(DEVICE), shape).cpu()
         assert torch.equal(both, rare(shape, rate, seed))
 
 
@@ -40,4 +39,12 @@ def test_draws_are_the_plain_ones(children: list[tuple[float, int]], shape: list
 def test_the_density_is_the_plain_one(size: tuple[int, int], block: int, rate: float) -> None:
     given = (*size, *(min(block, cells) for cells in size))
     found = block_density(*given, torch.tensor(rate, device=DEVICE), dropblock.NEWTON, dropblock.LEAST)
-    torch.testing.assert_close(found.cpu(), dropblock.block_density(*given, torch.tensor(rate)), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.cpu(), dropblock.block_density(*given, torch.tensor(rate)), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [(2048, 2048), (300, 20_000)], ids=str)
+def test_the_density_of_blocks_of_any_size(size: tuple[int, int]) -> None:
+    """Of more kinds of cells than Triton's tensors can have values."""
+    given = (*size, size[0] // 2, size[1] // 2)
+    found = dropblock._on_gpu(*given, torch.tensor(0.3, device=DEVICE))
+    torch.testing.assert_close(found.cpu(), dropblock.block_density(*given, torch.tensor(0.3)), rtol=1e-6, atol=0)

@@ -23,6 +23,7 @@ from autodropout.patterns import rare, switch
 
 NEWTON = 10  # steps, of which none of the rates from 0 to 0.9999 takes more than 9
 LEAST = 1e-300  # of a share that stays: all is dropped, and its logarithm is finite
+MANY = 1 << 14  # kinds of cells, by how many corners could cover them: one program holds no more in its registers
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,13 @@ def block_density(height: int, width: int, rows: int, columns: int, rate: Tensor
 
 
 @block_density.register_kernel("cuda")
-def _(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
-    """Without waiting for the device, which alone knows the rate; CUDA graphs capture it."""
-    if not switch.TRITON:
+def _on_gpu(height: int, width: int, rows: int, columns: int, rate: Tensor) -> Tensor:
+    """Without waiting for the device, which alone knows the rate; CUDA graphs capture it.
+
+    Its logarithms may round otherwise than a CPU's, and the density be the next float32. It becomes two limits of 16
+    bits, which hardly ever tell: so a seed gives one mask here, too, though not by integers alone as elsewhere.
+    """
+    if not switch.TRITON or _most(height, rows) * _most(width, columns) > MANY:
         solved: Tensor = _solve(torch, *covering(height, width, rows, columns, rate.device), rate.double())
         return solved.float()
     from autodropout.patterns.kernels.block_density import block_density as kernel
@@ -105,11 +110,16 @@ def _density(height: int, width: int, rows: int, columns: int, rate: float) -> f
     return float(_solve(np, counts.numpy(), shares.numpy(), np.float64(rate)))
 
 
+def _most(cells: int, block: int) -> int:
+    """Along an axis: how many places of a block could cover a cell, of the cell that most could."""
+    return min(block, cells - block + 1)
+
+
 def covering(height: int, width: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """How many corners could cover a cell, and the share of cells of which that is true."""
 
     def along(cells: int, block: int) -> tuple[Tensor, Tensor]:
-        most = min(block, cells - block + 1)
+        most = _most(cells, block)
         shares = torch.full((most,), 2 / cells, dtype=torch.float64, device=device)
         shares[-1:].fill_((cells - 2 * (most - 1)) / cells)  # an assignment would copy from the host, uncapturable
         return torch.arange(1, most + 1, dtype=torch.float64, device=device), shares

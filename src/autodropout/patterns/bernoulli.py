@@ -89,13 +89,13 @@ def _rare(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
 
 @_rare.register_kernel("cuda")
 def _(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
-    first, second = two_rates(rate)
     if not switch.TRITON:
+        first, second = two_rates(rate)
         return _plain(seed, first, shape) & _plain(~seed, second, shape)
     from autodropout.patterns.kernels.bernoulli import rare as kernel
 
     with torch.cuda.device_of(seed):
-        return kernel(seed, first, second, shape)
+        return kernel(seed, rate.float(), shape)  # rates and all: each in PyTorch would be six launches
 
 
 @_rare.register_fake
@@ -109,6 +109,7 @@ def two_rates(rate: Tensor) -> tuple[Tensor, Tensor]:
     A block's corner is up to 49 times as rare as what it drops: in one draw of 16 bits a rate of 0.002 would be 8% off,
     and a tenth of it none at all.
     """
+    rate = rate.float()  # as the kernel computes, whatever the rate's type
     first = (rate.sqrt() * 2**16).ceil().clamp(min=1) / 2**16  # exactly what a draw can have
     return first, rate / first
 

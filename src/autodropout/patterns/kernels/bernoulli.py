@@ -18,22 +18,22 @@ WORDS = 1024  # of four draws, that a program makes: eight a thread
 
 def bernoulli(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
     """Of seeds and rates of (K,), draws of (K, *shape)."""
-    return _drawn(seed, rate, rate, shape, twice=False)
+    return _drawn(seed, rate, shape, twice=False)
 
 
-def rare(seed: Tensor, first: Tensor, second: Tensor, shape: Sequence[int]) -> Tensor:
-    """True where a draw at the first rate hits and one of `~seed` at the second."""
-    return _drawn(seed, first, second, shape, twice=True)
+def rare(seed: Tensor, rate: Tensor, shape: Sequence[int]) -> Tensor:
+    """True where two draws both hit, the second of `~seed`, at the rates that make them as rare as a float32 says."""
+    return _drawn(seed, rate, shape, twice=True)
 
 
-def _drawn(seed: Tensor, first: Tensor, second: Tensor, shape: Sequence[int], *, twice: bool) -> Tensor:
+def _drawn(seed: Tensor, rate: Tensor, shape: Sequence[int], *, twice: bool) -> Tensor:
     total, children = prod(shape), seed.numel()
     words = triton.cdiv(total, 4)
     drawn = torch.empty((*seed.shape, 4 * words), dtype=torch.bool, device=seed.device)
     if drawn.numel():
         _draw[(triton.cdiv(words, WORDS), children)](
-            seed.contiguous(), first.expand(seed.shape).contiguous(), second.expand(seed.shape).contiguous(),
-            drawn.view(torch.int32), words, TWICE=twice, WORDS=WORDS, num_warps=4,
+            seed.contiguous(), rate.expand(seed.shape).contiguous(), drawn.view(torch.int32), words,
+            TWICE=twice, WORDS=WORDS, num_warps=4,
         )  # fmt: skip
     return drawn[..., :total].contiguous().view((*seed.shape, *shape))  # of one child nothing is copied
 
@@ -53,13 +53,23 @@ def _flags(four, limit):
     return flags | ((four >> 48).to(tl.int16).to(tl.int32) < limit).to(tl.int32) << 24
 
 
-@triton.jit(do_not_specialize=["seed", "first", "second", "words"])
-def _draw(seed, first, second, drawn, words, TWICE: tl.constexpr, WORDS: tl.constexpr):
+@triton.jit
+def _two_rates(rate):
+    """As `patterns/bernoulli.py` has them, and rounded as there: Triton's plain root and quotient are not exact."""
+    first = tl.maximum(tl.ceil(tl.sqrt_rn(rate) * 65536.0), 1.0) * (1.0 / 65536.0)
+    return first, tl.div_rn(rate, first)
+
+
+@triton.jit(do_not_specialize=["seed", "rate", "words"])
+def _draw(seed, rate, drawn, words, TWICE: tl.constexpr, WORDS: tl.constexpr):
     child = tl.program_id(1)
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     counter = word.to(tl.uint64) * GOLDEN
-    own = tl.load(seed + child)
-    flags = _flags(mix(mix(own.to(tl.uint64, bitcast=True)) + counter), _limit(tl.load(first + child)))
+    own, first = tl.load(seed + child), tl.load(rate + child)
     if TWICE:
-        flags &= _flags(mix(mix((~own).to(tl.uint64, bitcast=True)) + counter), _limit(tl.load(second + child)))
+        first, second = _two_rates(first)
+        flags = _flags(mix(mix((~own).to(tl.uint64, bitcast=True)) + counter), _limit(second))
+        flags &= _flags(mix(mix(own.to(tl.uint64, bitcast=True)) + counter), _limit(first))
+    else:
+        flags = _flags(mix(mix(own.to(tl.uint64, bitcast=True)) + counter), _limit(first))
     tl.store(drawn + child.to(tl.int64) * words + word, flags, mask=word < words)
