@@ -1,7 +1,9 @@
 """DropBlock: where blocks lie, and how often, so that the realised rate is the one asked for."""
 
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from torch import Tensor
 from autodropout.layers import DropBlock
 from autodropout.layers.dropblock import _solve, block_density, covering
 from autodropout.patterns import rare
+from autodropout.patterns.bernoulli import _limit, two_rates
 
 
 def run(rule: DropBlock, h: Tensor, rate: float, seed: int = 3) -> Tensor:
@@ -96,6 +99,45 @@ def test_torch_solves_as_numpy_does(size: tuple[int, int], rate: float) -> None:
     given = sides(*size, 7)
     solved = _solve(torch, *covering(*given, torch.device("cpu")), torch.tensor(rate).double())
     torch.testing.assert_close(solved.float(), block_density(*given, torch.tensor(rate)), rtol=1e-6, atol=1e-12)
+
+
+def limits(densities: Any) -> Tensor:
+    """What the 16 bits of the two draws of a corner are below; nothing else of a density is seen in a mask."""
+    first, second = two_rates(torch.as_tensor(densities, dtype=torch.float32))
+    return torch.stack([_limit(first), _limit(second)])
+
+
+class Elsewhere:
+    """Logarithms and powers of another machine: a unit in the last place above, below, or the same."""
+
+    def __init__(self, draw: np.random.Generator) -> None:
+        self.draw = draw
+
+    def __getattr__(self, name: str) -> Any:
+        of = getattr(np, name)
+        return lambda x: of(x) * (1 + self.draw.integers(-1, 2, np.shape(x)) * 2.0**-52)
+
+
+@pytest.mark.parametrize("size", [(7, 7), (21, 14), (32, 32), (56, 56)], ids=str)
+def test_other_roundings_draw_the_same(size: tuple[int, int]) -> None:
+    """Of logarithms, powers and sums: rates drawn at random have the same two limits."""
+    draw = np.random.default_rng(0)
+    counts, shares = (part.numpy() for part in covering(*sides(*size, 7), torch.device("cpu")))
+    here, there = [], []
+    for rate in 10 ** draw.uniform(-6, 0, 400):
+        order = draw.permutation(len(counts))
+        here.append(_solve(np, counts, shares, rate))
+        there.append(_solve(Elsewhere(draw), counts[order], shares[order], rate))
+    assert here != there
+    assert torch.equal(limits(here), limits(there))
+
+
+@pytest.mark.parametrize("rate", [0.0005, 0.3, 1.0])
+def test_where_a_gpu_is_asked_for_the_same_bits(rate: float) -> None:
+    """As `tests/gpu/test_cuda_kernels.py` does: at these rates a hundred float32 on either side draw the same."""
+    density = block_density(*sides(21, 14, 7), torch.tensor(rate))
+    around = (density.view(torch.int32) + torch.arange(-100, 101, dtype=torch.int32)).view(torch.float32).clamp(max=1)
+    assert (limits(around) == limits(density)[:, None]).all()
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 7, 7), (2, 0, 7, 7), (2, 3, 0, 5), (2, 3, 5, 0)], ids=str)
