@@ -14,8 +14,10 @@ from torch import Tensor
 import autodropout as ad
 from autodropout.layers import BASELINES, ConvRule, Drop, PatternRule, SequenceRule
 from autodropout.models import wide_resnet
-from autodropout.patterns import switch
+from autodropout.patterns import bernoulli, switch
+from autodropout.patterns.bernoulli import _limit
 from autodropout.patterns.bits import conv_bits, conv_bits_together, put_on, sequence_bits
+from autodropout.patterns.draws import GOLDEN, mix
 from autodropout.patterns.kernels import apply, conv, sequence
 from autodropout.spaces import ConvPattern, SequencePattern
 
@@ -130,6 +132,50 @@ def test_baselines_are_the_cpus(name: str, rate: float, monkeypatch: pytest.Monk
         assert torch.equal(there.cpu() == 0, dropped)
 
 
+@pytest.mark.parametrize("triton", [True, False])
+@pytest.mark.parametrize("name", BASELINES)
+def test_captured_baselines_follow_seed_and_rate(name: str, triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By kernels and by plain PyTorch: a replay drops what eager code does from that seed, at rates 0 and 1 as well."""
+    monkeypatch.setattr(switch, "TRITON", triton)
+    h = torch.ones(4, 33, 21, 14, device="cuda")
+    drop, eager = (Drop(ad.baseline(name).rule, 0.3, 2, h.device) for _ in range(2))
+    drop.noise = eager.noise = torch.zeros((), dtype=torch.int64, device="cuda")
+    eager(h)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = drop(h)
+    for seed, rate in enumerate((0.3, 0.0, 0.1, 1.0)):
+        drop.noise.fill_(seed)
+        drop.set_rate(rate)
+        eager.set_rate(rate)
+        graph.replay()
+        assert torch.equal(out, eager(h))
+        assert rate != 1.0 or not out.any()
+
+
+def test_draws_beyond_what_32_bits_number() -> None:
+    if torch.cuda.mem_get_info()[0] < 8 << 30:
+        pytest.skip("too little memory")
+    count, rate, seed = 2**31 + 4097, torch.tensor(0.3), torch.tensor(5)
+    drawn = bernoulli((count,), rate.cuda(), seed.cuda())
+    words = torch.arange((count - 4096) // 4, count // 4)
+    expected = mix(words * GOLDEN + mix(seed)).view(torch.int16) < _limit(rate)
+    found = drawn[4 * int(words[0]) : count // 4 * 4].cpu()
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device on this machine")
+@pytest.mark.parametrize("triton", [True, False])
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_on_another_device(name: str, triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "TRITON", triton)
+    rule, given = ad.baseline(name).rule, (torch.ones(4, 33, 21, 14), torch.tensor(0.3), torch.tensor(5))
+    there = rule(*(value.to("cuda:1") for value in given))
+    assert there.device == torch.device("cuda", 1)
+    assert torch.equal(there.cpu() == 0, rule(*given) == 0)
+
+
 def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     h = torch.zeros(1, device="cuda")
     assert switch.on_gpu(h)
@@ -146,6 +192,10 @@ def test_as_operators() -> None:
     bits, kept = conv_bits(tokens, rate, seed, 7, [2, 4, 10, 10], True)
     h = torch.randn(2, 4, 10, 10, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
     torch.library.opcheck(put_on, (h, bits, kept, True))
+    torch.library.opcheck(torch.ops.autodropout.bernoulli.default, (seed, rate, [3, 7]))
+    torch.library.opcheck(torch.ops.autodropout.bernoulli.default, (seed.repeat(3), rate.repeat(3), [3, 7]))
+    torch.library.opcheck(torch.ops.autodropout.rare.default, (seed, rate, [3, 7]))
+    torch.library.opcheck(torch.ops.autodropout.block_density.default, (8, 9, 7, 7, rate))
 
 
 def test_one_kernel_serves_all_patterns_and_rates() -> None:
