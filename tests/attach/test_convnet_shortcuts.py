@@ -201,6 +201,24 @@ def test_an_input_changed_in_place_is_not_mistaken_for_the_blocks_input():
     assert finding.unreached == ("stage.0: the shortcut begins inside the block, not at its first argument",)
 
 
+class DropoutFirst(Block):
+    """A branch that begins with dropout, by a function: in eval mode that is the very tensor of the shortcut."""
+
+    def branch(self, x: Tensor) -> Tensor:
+        return super().branch(F.dropout(x, 0.1, self.training))
+
+
+def test_what_returns_its_input_does_not_take_its_place():
+    inside, outside = DropoutFirst(), Block()
+    outside.conv1 = nn.Sequential(nn.Dropout(0.1), outside.conv1)
+    finding = find(small(inside, outside), pictures(8))
+    assert names(finding, Role.IDENTITY) == ["stage.1:identity"]
+    assert finding.sites[-1].place == IdentityShortcut("stage.1", ("stage.1.conv1",))
+    assert finding.unreached == (
+        "stage.0: the shortcut shares its input with a branch that begins with a function (dropout), not with a module",
+    )
+
+
 class Adapted(nn.Module):
     """A convolution with a low-rank adapter beside it."""
 

@@ -8,8 +8,9 @@ was made from another. A call is one run of a module, with the nodes made during
     └── layer1.0.conv1 ┘                             calls, each a range of nodes
     └── layer1.0 ─────────────────────────┘
 
-An operation in place makes a new node for the same tensor. A module that returns its input (`nn.Identity`, dropout in
-eval mode) gets a node of its own, and so does one whose operations cannot be seen (TorchScript, `autograd.Function`).
+An operation in place makes a new node for the same tensor. What returns its input as it is (`nn.Identity`, dropout in
+eval mode, a function or a module) gives another tensor here: who reads the input itself reads what it was before. A
+module whose operations cannot be seen (TorchScript, `autograd.Function`) has one node.
 """
 
 import sys
@@ -159,8 +160,12 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        inputs = self.nodes_of((args, kwargs or {}))
+        given = [(tensor, _version(tensor)) for tensor in tensors_in((args, kwargs or {})) if tensor in self.node_of]
+        inputs = tuple(dict.fromkeys(self.node_of[tensor] for tensor, _ in given))
         output = func(*args, **(kwargs or {}))
+        if any(output is tensor and _version(tensor) == version is not None for tensor, version in given):
+            with torch._C.DisableTorchFunction():
+                output = output.view_as(output)
         if inputs:
             changed = args[0] if func is Tensor.__setitem__ else output
             for tensor in tensors_in(changed):
@@ -195,6 +200,11 @@ class _Recorder(TorchFunctionMode):
         run.end = len(self.graph.nodes)
         self.running.pop()
         return replaced
+
+
+def _version(tensor: Tensor) -> int | None:
+    """How often a tensor was changed in place; what is made in inference mode does not count it."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
