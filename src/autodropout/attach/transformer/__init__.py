@@ -2,7 +2,8 @@
 
 find          sites, from the parts of a recorded forward
 graph         one eval forward: tensors, functions, module calls
-parts         linears, attentions, residual sums and feed-forwards in that graph
+linears       linear layers in that graph
+parts         attentions, residual sums and feed-forwards in it
 sublayers     sites numbered by layer
 heads         which channels of a projection are which head's
 layouts       what a drop is shown: always (..., T, C)

@@ -15,11 +15,12 @@ from autodropout.attach.sites import FUSED, Finding, NoSites, Place
 from autodropout.attach.transformer import attention as multihead
 from autodropout.attach.transformer import skips, torch_layers
 from autodropout.attach.transformer.graph import Call, Graph, record
-from autodropout.attach.transformer.heads import gathered, projected
+from autodropout.attach.transformer.heads import channel_axis, gathered, projected
 from autodropout.attach.transformer.hooks import OnInput, OnOutput
 from autodropout.attach.transformer.interface import InInterface
 from autodropout.attach.transformer.layouts import Layout, Tokens, Weights, shown
-from autodropout.attach.transformer.parts import Attention, FeedForward, Linear, Parts, Residual
+from autodropout.attach.transformer.linears import Linear
+from autodropout.attach.transformer.parts import Attention, FeedForward, Parts, Residual
 from autodropout.attach.transformer.sublayers import SubLayer, counted, numbered, refuse_shared
 from autodropout.attach.transformer.torch_layers import InLayer
 
@@ -189,6 +190,8 @@ class _Search:
             linear, heads = source
             tokens, count = Tokens(heads.time_first), max(count, heads.count)
             self.output(sub, role, linear.call, heads)
+        if len(sub.missed) == 3:
+            tokens = self.guessed(found)
         self.probabilities(sub, found, count)
         gathering = gathered(self.parts, found.result, projection) if projection is not None else None
         if projection is None or gathering is None:
@@ -196,6 +199,13 @@ class _Search:
         else:
             self.input(sub, CONTEXT, projection, gathering)
         return tokens
+
+    def guessed(self, found: Attention) -> Tokens:
+        """Time first or batch first, by the length of an attention's rows, where its projections do not tell."""
+        residual = self.parts.closing(found.result)
+        shape = self.shape(residual.sum) if residual is not None else ()
+        length = self.shape(found.result if found.softmax is None else found.softmax)[-2]
+        return Tokens(time_first=len(shape) == 3 and shape[0] == length != shape[1])
 
     def probabilities(self, sub: SubLayer, found: Attention, heads: int) -> None:
         if found.softmax is None:
@@ -264,6 +274,14 @@ class _Search:
         if residual is None or residual.joint:
             sub.miss("no sum with a skip input of its own closes this branch", role)
             return
+        shape = self.shape(residual.skip)
+        ends = (channel_axis(self.graph, node) for node in (residual.branch, residual.skip))
+        axis = next((axis for axis in ends if axis is not None), None if len(shape) > 3 else len(shape) - 1)
+        if axis is None or axis not in (1, len(shape) - 1):
+            sub.miss(f"which axes of its {len(shape)}-D tensor are tokens and channels is not seen", role)
+            return
+        if axis < len(shape) - 1:
+            layout = Tokens(channels_second=True)
         reached = skips.reach(self.graph, residual, layout)
         if reached is None:
             sub.miss("no module holds the skip input for the sum alone, or begins and ends its branch", role)

@@ -39,6 +39,10 @@ CONTRACT = {  # products that sum over a channel or a token dimension
     F.linear, torch.addmm, torch.baddbmm, torch.bmm, torch.einsum, torch.matmul, torch.mm,
     Tensor.addmm, Tensor.baddbmm, Tensor.bmm, Tensor.matmul, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__,
 }  # fmt: skip
+CONVOLVE = {  # channels are the second axis of what they make
+    F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, torch.conv1d,
+    torch.conv2d, torch.conv3d, torch.convolution,
+}  # fmt: skip
 RESHAPE = {  # functions that move elements and change none
     torch.chunk, torch.flatten, torch.movedim, torch.permute, torch.reshape, torch.split, torch.squeeze, torch.swapaxes,
     torch.transpose, torch.unbind, torch.unflatten, torch.unsqueeze, Tensor.chunk, Tensor.contiguous, Tensor.expand,
@@ -104,6 +108,14 @@ class Graph:
     def descends(self, node: int, source: int) -> bool:
         """Whether `node` is `source` or was made, at any distance, from it."""
         return bool(self.ancestors[node] >> source & 1)
+
+    def between(self, source: int, node: int) -> Iterator[Node]:
+        """What was made from `source` on the way to `node`, itself included."""
+        return (
+            self.nodes[at]
+            for at in range(source + 1, node + 1)
+            if self.descends(at, source) and self.descends(node, at)
+        )
 
     def within(self, number: int, outer: int) -> bool:
         """Whether call `number` is `outer` or was made, at any depth, from it."""

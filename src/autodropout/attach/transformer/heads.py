@@ -1,4 +1,6 @@
-"""Follow the heads of an attention that is written out in a model's own code to the projections before and after it."""
+"""Follow the heads of an attention that is written out in a model's own code to the projections before and after it,
+and the channels of a sum to the product that made them.
+"""
 
 import math
 from collections.abc import Iterator
@@ -6,9 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from autodropout.attach.transformer.graph import Graph
+from autodropout.attach.transformer.graph import CONTRACT, CONVOLVE, Graph
 from autodropout.attach.transformer.layouts import Heads
-from autodropout.attach.transformer.parts import Linear, Parts
+from autodropout.attach.transformer.linears import Linear
+from autodropout.attach.transformer.parts import Parts
 
 
 def projected(parts: Parts, node: int | None) -> tuple[Linear, Heads] | None:
@@ -31,6 +34,25 @@ def gathered(parts: Parts, result: int, projection: Linear) -> Heads | None:
     index = _moved(parts.graph, way)
     back = torch.argsort(index.flatten()).reshape(parts.graph.nodes[result].shape)
     return _layout(back, parts.graph.nodes[projection.input].shape)
+
+
+def channel_axis(graph: Graph, node: int) -> int | None:
+    """The axis of a node that holds its channels, as a linear layer or a convolution made them; None if not seen."""
+    products = frozenset(at for at, one in enumerate(graph.nodes) if one.function in CONTRACT | CONVOLVE)
+    way = list(_back(graph, node, products))
+    source, shape = graph.nodes[way[-1]], graph.nodes[way[-1]].shape
+    if way[-1] not in products or not (source.weighted or source.function in CONVOLVE):
+        return None
+    made = len(shape) - 1 if source.weighted else 1
+    marks = torch.arange(shape[made]).reshape([-1 if axis == made else 1 for axis in range(len(shape))]).expand(shape)
+    for at in reversed(way[:-1]):
+        replay = graph.nodes[at].replay
+        marks = marks if replay is None else replay(marks)
+    for axis, size in enumerate(marks.shape):
+        row = torch.arange(size).reshape([-1 if other == axis else 1 for other in range(marks.dim())])
+        if torch.equal(marks, row.expand(marks.shape)) and size == shape[made]:
+            return axis
+    return None
 
 
 def _paired(linear: Linear, heads: Heads | None) -> tuple[Linear, Heads] | None:

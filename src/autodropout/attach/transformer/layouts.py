@@ -22,11 +22,17 @@ class Layout(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """(N, T, C), or (T, N, C) when time comes first, or unbatched (T, C), or tokens on a grid (N, H, W, C)."""
+    """(N, T, C), or (T, N, C) when time comes first, or unbatched (T, C), or tokens on a grid (N, H, W, C).
+
+    With channels second, (N, C, T) or (N, C, H, W).
+    """
 
     time_first: bool = False
+    channels_second: bool = False
 
     def apply(self, drop: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
+        if self.channels_second:
+            return drop(h.flatten(2).transpose(1, 2)).transpose(1, 2).reshape(h.shape)
         if h.dim() == 2:
             return drop(h.unsqueeze(0)).squeeze(0)
         if h.dim() > 3:

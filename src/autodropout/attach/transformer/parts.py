@@ -1,6 +1,6 @@
 """Read attentions, residual sums and feed-forwards out of a recorded graph.
 
-- A linear layer is a module whose output is the product of its input with a matrix of its own.
+- A linear layer is a module whose output is the product of its input with a matrix of its own (`linears.py`).
 - An attention is a call of `nn.MultiheadAttention`, of Hugging Face's attention interface, of
   `scaled_dot_product_attention`, or a softmax of a product that is multiplied by a third tensor. Its output
   projection is the first linear layer after it.
@@ -17,18 +17,16 @@ from functools import cached_property
 
 from torch import nn
 
-from autodropout.attach.transformer.graph import ADD, ATTENTION, CONTRACT, KEEP, RESHAPE, SCALE, SOFTMAX, Graph
+from autodropout.attach.transformer.graph import (
+    ADD,
+    ATTENTION,
+    CONTRACT,
+    CONVOLVE,
+    SOFTMAX,
+    Graph,
+)
 from autodropout.attach.transformer.hooks import Argument, Item
-
-
-@dataclass(frozen=True)
-class Linear:
-    """One run of a linear layer."""
-
-    call: int
-    argument: Argument
-    input: int
-    output: int
+from autodropout.attach.transformer.linears import Linear, find_linears, is_open
 
 
 @dataclass(frozen=True)
@@ -79,49 +77,11 @@ class Parts:
         self.closed = closed
 
     def is_open(self, node: int) -> bool:
-        return not any(call in self.closed for call in self.graph.around(node))
+        return is_open(self.graph, self.closed, node)
 
     @cached_property
     def linears(self) -> list[Linear]:
-        found: dict[int, Linear] = {}
-        parents = {call.parent for call in self.graph.calls}
-        for node in self.graph.nodes:
-            if not node.weighted or node.call in parents or node.call in found or node.call in self.closed:
-                continue
-            call = self.graph.calls[node.call]
-            output = call.outputs.get(None)
-            argument = next(iter(call.arguments), None)
-            if output is not None and argument is not None and self.graph.descends(output, call.arguments[argument]):
-                found[node.call] = Linear(node.call, argument, call.arguments[argument], output)
-        plain = [linear for linear in found.values() if self.is_open(linear.output)]
-        return self._merged(plain)
-
-    def _merged(self, plain: list[Linear]) -> list[Linear]:
-        """A module that is linear as a whole and holds several linear layers (a low-rank adapter) counts as one."""
-        outer: dict[int, Linear] = {}
-        for linear in plain:
-            best = linear
-            for number in self.graph.around(linear.output):
-                call = self.graph.calls[number]
-                argument = next(iter(call.arguments), None)
-                if number == linear.call or None not in call.outputs or argument is None or len(call.arguments) != 1:
-                    continue
-                inside = [other for other in plain if call.holds(other.output)]
-                if len(inside) < 2 or not self._is_linear(call.first, call.end):
-                    break
-                best = Linear(number, argument, call.arguments[argument], call.outputs[None])
-            outer.setdefault(best.call, best)
-        return sorted(outer.values(), key=lambda linear: linear.output)
-
-    def _is_linear(self, first: int, end: int) -> bool:
-        """Whether nodes are sums, moves, scalings by constants and products with matrices."""
-        return all(
-            node.weighted
-            or node.function is None
-            or node.function in ADD | RESHAPE | KEEP
-            or (node.function in SCALE and len(node.inputs) == 1)
-            for node in self.graph.nodes[first:end]
-        )
+        return find_linears(self.graph, self.closed)
 
     @cached_property
     def attentions(self) -> list[Attention]:
@@ -218,7 +178,7 @@ class Parts:
                 products |= 1 << number
         found: dict[int, Residual] = {}
         for number, node in enumerate(graph.nodes):
-            if node.function not in ADD or len(node.inputs) != 2 or not self.is_open(number):
+            if node.function not in ADD or len(node.inputs) != 2 or not self.is_open(number) or self._is_score(number):
                 continue
             if any(graph.nodes[source].shape != node.shape for source in node.inputs):
                 continue
@@ -228,6 +188,17 @@ class Parts:
                     found[number] = residual
                     break
         return list(found.values())
+
+    def _is_score(self, number: int) -> bool:
+        """Whether a node lies between a query and its softmax, as a sum with a bias for positions does."""
+        graph = self.graph
+        return any(
+            found.query is not None
+            and found.softmax is not None
+            and graph.descends(found.softmax, number)
+            and graph.descends(number, found.query)
+            for found in self.attentions
+        )
 
     def _residual(self, number: int, skip: int, branch: int, earlier: Residual | None) -> Residual | None:
         graph = self.graph
@@ -283,7 +254,8 @@ class Parts:
         if branch.attentions and len(rest) < 2:
             return
         if not rest:
-            branch.refused = "a branch without linear modules (experts, say, that are one tensor)"
+            if branch.residual is not None and self._multiplies(branch.residual):
+                branch.refused = "a branch without linear modules (experts, say, that are one tensor)"
             return
         firsts = [a for a in rest if not any(graph.descends(a.input, b.output) for b in rest)]
         lasts = [a for a in rest if not any(graph.descends(b.input, a.output) for b in rest)]
@@ -291,13 +263,23 @@ class Parts:
             branch.refused = f"a branch with {len(rest)} linear modules, which are not one feed-forward of two steps"
         elif len({first.input for first in firsts}) > 1:
             branch.refused = "the first linear layers have different inputs"
+        elif any(node.function in SOFTMAX for first in firsts for node in graph.between(first.output, lasts[0].input)):
+            branch.refused = "a softmax between its linear layers, and no attention that is understood"
         else:
             branch.feedforward = FeedForward(tuple(firsts), lasts[0])
 
+    def _multiplies(self, residual: Residual) -> bool:
+        """Whether a branch has a product of its own, and not only what earlier sums have closed around."""
+        graph = self.graph
+        inside = range(residual.skip + 1, residual.branch + 1)
+        return any(graph.nodes[node].function in CONTRACT and self.closing(node) == residual for node in inside)
+
     def output_projection(self, attention: Attention) -> Linear | None:
-        """The first linear layer after an attention, before the sum."""
+        """The first linear layer after an attention, before the sum and any convolution."""
         residual = self.closing(attention.result)
         for linear in self.linears:
             if self.graph.descends(linear.input, attention.result):
+                if any(node.function in CONVOLVE for node in self.graph.between(attention.result, linear.input)):
+                    return None
                 return linear if residual is None or self.graph.descends(residual.branch, linear.output) else None
         return None
