@@ -124,7 +124,7 @@ def prepared(study: Writer, trials: int, in_flight: int, watch: Meter) -> Driver
         restore(study),
         InstantEngine(in_flight),
         trials=trials,
-        tokens_to_policy=lambda tokens: SPACE.decode(tokens).to_json(),
+        policy_of=lambda trial: SPACE.decode(trial.tokens).to_json(),
         watch=watch,
     )
 

@@ -24,7 +24,19 @@ ARROWS = {  # each package, and those it may import
     "data": set(),
     "training": {"spaces", "patterns", "layers", "attach", "models", "data"},
     "recipes": {"spaces", "patterns", "layers", "attach", "models", "data", "training", "controller", "search"},
-    "cli": {"spaces", "search", "data", "controller", "layers", "training", "recipes", "report", "policies", "study"},
+    "cli": {
+        "spaces",
+        "search",
+        "data",
+        "controller",
+        "layers",
+        "training",
+        "recipes",
+        "report",
+        "policies",
+        "study",
+        "running",
+    },
 }
 WITHOUT_TORCH = ("spaces", "search", "tables", "policies")
 

@@ -13,6 +13,7 @@ policy = space.sample(seed=0)
 def child(policy, seed, report) -> float: ...                        # your training: a validation score
 study = ad.search(space, child, trials=512, workers=8)               # learn one; the same call resumes
 study.best.policy.save("mine.json")
+ad.confirm(study, child, seeds=5)                                    # its best once more: one score is partly luck
 
 ad.table("study.parquet").trials(steps=2_000)                        # the trials of a study that others ran
 """
@@ -24,7 +25,9 @@ from autodropout.lazy import lazy
 
 if TYPE_CHECKING:
     from autodropout.attach import Attachment, NoSites, RateSchedule, attach, attached, space
+    from autodropout.confirming import confirm
     from autodropout.layers import BASELINES, DropLayer, baseline
+    from autodropout.recipes.confirmation import Confirmation
     from autodropout.search.errors import ChildError
     from autodropout.search.halving import Halving
     from autodropout.search.jobs import Stopped
@@ -47,6 +50,7 @@ else:
         __name__,
         {
             "autodropout.attach": ["Attachment", "NoSites", "RateSchedule", "attach", "attached", "space"],
+            "autodropout.confirming": ["confirm"],
             "autodropout.layers": ["BASELINES", "DropLayer", "baseline"],
             "autodropout.search.errors": ["ChildError"],
             "autodropout.search.halving": ["Halving"],
@@ -63,6 +67,7 @@ else:
                 "TransformerSpace",
                 "load",
             ],
+            "autodropout.recipes.confirmation": ["Confirmation"],
             "autodropout.study": ["Study", "search"],
             "autodropout.tables": ["Table", "table"],
         },
@@ -79,6 +84,7 @@ __all__ = [
     "BASELINES",
     "Attachment",
     "ChildError",
+    "Confirmation",
     "ConvPattern",
     "ConvPolicy",
     "ConvSpace",
@@ -98,6 +104,7 @@ __all__ = [
     "attach",
     "attached",
     "baseline",
+    "confirm",
     "load",
     "search",
     "space",

@@ -7,29 +7,23 @@ It stands above the packages because it joins them: a proposer of `controller`; 
 """
 
 import logging
-import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from functools import partial
 from typing import Any
 
 from autodropout.controller import PROPOSERS, load_proposer, make_proposer
-from autodropout.search.driver import Driver, Progress
-from autodropout.search.engines import check_engine, make_engine
-from autodropout.search.gpus import visible_gpus
+from autodropout.running import Running, Watch, check_counts, unwatched
+from autodropout.search.driver import Progress
 from autodropout.search.halving import Halving
-from autodropout.search.interrupts import interruptible
 from autodropout.search.jobs import Child
-from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposer
-from autodropout.search.records import StudyInfo
+from autodropout.search.records import StudyInfo, Trial
 from autodropout.search.states import SCORED
 from autodropout.search.study import Study, StudyTrial
 from autodropout.search.writing import Writer
 from autodropout.spaces import ConvSpace, Provenance, Space, TransformerSpace
 
-__all__ = ["Study", "StudyTrial", "crowd_of", "restore", "search"]
+__all__ = ["Study", "StudyTrial", "restore", "search"]
 
 log = logging.getLogger("autodropout")
 
@@ -56,7 +50,7 @@ def search(
     gpus_per_child: float = 0.0,
     rate: float | None = None,
     attributes: Mapping[str, Any] | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Watch = unwatched,
 ) -> Study:
     """Search for a policy. Killed or interrupted at any moment, the same call goes on where it was.
 
@@ -102,64 +96,40 @@ def search(
             named here change and others stay.
         watch: called with a `Progress` after each turn of the driver's loop.
     """
-    check_engine(engine)
     if proposer not in PROPOSERS:
         raise ValueError(f"{proposer!r} is not a proposer; there are {', '.join(PROPOSERS)}")
     if not isinstance(space, ConvSpace | TransformerSpace):
         got = type(space).__name__
         raise ValueError(f"a space must come first, and ad.space(model, example) makes one of a model; got a {got}")
-    counts = {"trials": trials, "capacity": capacity, "attempts": attempts, "workers": workers, "job": job}
-    for what, count in counts.items():  # before anything is begun
-        if (type(count) is not int or count < 1) and not (count is None and what in ("workers", "job")):
-            raise ValueError(f"{what} must be a positive integer, got {count!r}")
+    check_counts(trials=trials, capacity=capacity)
     if halving is not None and type(halving) is not Halving:  # what a subclass adds would be lost below
         raise ValueError(f"halving must be an ad.Halving, and of no class made from it, got {halving!r}")
-    if not callable(watch):
-        raise ValueError(f"watch is a function of the progress, got {watch!r}")
-    if job not in (None, 1) and callable(child) and not hasattr(child, "train_many"):
-        raise ValueError(
-            f"job={job} is for a child that offers train_many, to train so many at once; {child!r} does not"
-        )
-    make_proposer(proposer, space, seed)  # what it lacks, a package say, is told while there is no study
-    if job is None:
-        job = crowd_of(child, engine, gpus_per_child)
-        if job > 1:
-            workers = workers or (len(visible_gpus()) if engine == "local" else None)
-    kept = {**(attributes or {}), **_recorded(rate, attributes or {}), "trials": trials, "capacity": capacity}
-    capacity = max(capacity, job * (workers or 1))
-    info = StudyInfo(name, space, proposer, seed, capacity, minibatch, floor, attributes=kept)
-    judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
-    make_running = partial(
-        make_engine,
-        engine,
+    running = Running.checked(
         child,
+        engine=engine,
         workers=workers,
-        most=math.ceil(capacity / job),
+        job=job,
         deadline=deadline,
-        judge=judge,
+        attempts=attempts,
         cpus_per_child=cpus_per_child,
         gpus_per_child=gpus_per_child,
+        watch=watch,
     )
-    # The engine is made before the study, because it checks the child, and closed before the lease ends.
-    with Ledger(storage) as ledger, closing(make_running()) as running, ledger.drive(info) as owned, closing(running):
-        known = None if owned.info.drop_rate is None else Provenance(rate=owned.info.drop_rate)
-        driver = Driver(
-            owned,
-            restore(owned),
-            running,
-            trials=trials,
-            tokens_to_policy=lambda tokens: space.decode(tokens, known).to_json(),
-            attempts=attempts,
-            job=job,
-            halving=judge,
-            watch=watch,
-        )
-        _warn_before(owned.info, driver.progress)
-        with interruptible(driver):
-            driver.run()
+    make_proposer(proposer, space, seed)  # what it lacks, a package say, is told while there is no study
+    kept = {**(attributes or {}), **_recorded(rate, attributes or {}), "trials": trials, "capacity": capacity}
+    info = StudyInfo(name, space, proposer, seed, max(capacity, running.busy), minibatch, floor, attributes=kept)
+    judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
+    running.drive(storage, info, trials, _begin, judge, _warn_before)
     study = Study(storage, name)
     _warn_after(study)
     return study
+
+
+def _begin(owned: Writer) -> tuple[Proposer, Callable[[Trial], str]]:
+    """Policies know the study's rate, and nothing else of where they come from."""
+    space, rate = owned.info.space, owned.info.drop_rate
+    known = None if rate is None else Provenance(rate=rate)
+    return restore(owned), lambda trial: space.decode(trial.tokens, known).to_json()
 
 
 def _recorded(rate: float | None, attributes: Mapping[str, Any]) -> dict[str, float]:
@@ -206,18 +176,6 @@ def _warn_after(study: Study) -> None:
             better = f"of those that drop something, the best is trial {other.number}, {other.value:.6g}"
         told = "study %r: the best policy, of trial %d with a score of %.6g, drops nothing: no dropout was best; %s"
         log.warning(told, name, best.number, best.value, better)
-
-
-def crowd_of(child: Child, engine: str, gpus_per_child: float = 0.0) -> int:
-    """How many children a job trains at once, unless told otherwise: as many as the child likes, where there is a GPU.
-
-    The driver's own process may have no GPU in sight on a cluster; there it is asked for.
-    """
-    likes = getattr(child, "crowd", 1)
-    if type(likes) is not int or likes < 1:
-        raise ValueError(f"a child's crowd must be a positive integer, got {likes!r}")
-    there = bool(visible_gpus()) if engine == "local" else gpus_per_child > 0
-    return likes if there else 1
 
 
 def restore(study: Writer) -> Proposer:

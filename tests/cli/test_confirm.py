@@ -100,7 +100,7 @@ def test_no_policy_is_left_where_none_is_better_than_no_policy(
     said = ok("confirm", "--top", "2", "--seeds", "2")
     assert re.search(r"^none +0 +0\.5000 ", said, re.M)
     assert re.search(r"^best: trial \d+, ", said, re.M)
-    assert "with new seeds none of them is better than no policy at all, 0.5000: no policy is written" in said
+    assert "with new seeds none of them is better than no policy at all, 0.5000\nno policy is written" in said
     assert str(left) not in said
     assert not left.exists(), "that of the first run would be taken for the best of this one"
     found = json.loads(ok("confirm", "--top", "2", "--seeds", "2", "--json"))
@@ -195,7 +195,7 @@ def test_the_full_size_training_at_another_rate(study: ad.Study) -> None:
 def test_a_study_that_cannot_be_confirmed(study: ad.Study, tmp_path: Path) -> None:
     small_study.search("sqlite:///other.db")
     said = refused("confirm", "small", "--top", "7", "--storage", "sqlite:///other.db")
-    assert "was not begun by `autodropout search`: take `study.top(7)` in Python" in said
+    assert "was not begun by `autodropout search`: `ad.confirm(study, child)` in Python" in said
     with (
         Ledger("sqlite:///empty.db") as ledger,
         ledger.drive(StudyInfo("new", small_study.SPACE, "random", 0, 1, 1, 0)),
@@ -212,3 +212,16 @@ def test_a_study_whose_policies_all_drop_nothing_cannot_be_confirmed(study: ad.S
         owned.start([0])
         owned.record([Outcome(0, State.FINISHED, 0.5)])
     assert "no policy that has a score in study 'empty' drops anything" in refused("confirm", "empty")
+
+
+def test_what_python_has_confirmed_is_beside_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command without a name means the search; the other can be named, and reported on."""
+    monkeypatch.chdir(tmp_path)
+    small_study.search("sqlite:///autodropout.db")
+    ad.confirm(ad.Study("sqlite:///autodropout.db", "small"), small_study.child, top=1, seeds=1)
+    assert json.loads(ok("status", "--json"))["study"] == "small"
+    assert json.loads(ok("status", "small, confirmed", "--json"))["study"] == "small, confirmed"
+    ok("report", "small, confirmed")
+    page = Path("report.html").read_text()
+    assert "confirms: small" in page
+    assert "variants" not in page

@@ -227,7 +227,7 @@ class Simulation:
             Careful(restore(study), setting.info.minibatch, applied),
             engine,
             trials=self._trials,
-            tokens_to_policy=str,
+            policy_of=lambda trial: str(trial.tokens),
             attempts=setting.attempts,
             job=setting.job,
             halving=halving,

@@ -10,13 +10,13 @@ from engine_tools import by_seed, collect, task
 
 import autodropout as ad
 from autodropout.controller import make_proposer
+from autodropout.running import crowd_of
 from autodropout.search import engines, gpus
 from autodropout.search.gpus import visible_gpus
 from autodropout.search.ledger import Ledger
 from autodropout.search.local import LocalEngine
 from autodropout.search.records import StudyInfo, trial_seed
 from autodropout.search.states import State
-from autodropout.study import crowd_of
 
 SPACE = ad.ConvSpace(groups=((8, 8),))
 

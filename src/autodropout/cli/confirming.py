@@ -1,8 +1,7 @@
 """`confirm`: the best policies of a study once more, with seeds that the search did not use."""
 
-import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,11 +22,6 @@ from autodropout.cli.options import (
 )
 from autodropout.cli.shell import is_first_rank, print_json
 from autodropout.cli.training import Place, as_data, train_all
-
-if TYPE_CHECKING:
-    from autodropout.recipes.comparison import Summary
-    from autodropout.search.study import StudyTrial
-    from autodropout.spaces import Policy
 
 Top = Annotated[int, typer.Option(min=1, metavar="N", help="How many of the study's best policies.")]
 Final = Annotated[bool, typer.Option("--final", help="The full-size training, not that of the search's children.")]
@@ -63,7 +57,8 @@ def confirm(
     from autodropout import recipes
     from autodropout.cli.plan import Plan
     from autodropout.cli.studies import opened
-    from autodropout.recipes.comparison import Variant, summaries, table
+    from autodropout.recipes.comparison import table
+    from autodropout.recipes.confirmation import Confirmation, nothing_to_confirm, variants_of
     from autodropout.search.study import StudyTrial, unscored
 
     with opened(study, storage) as found:
@@ -71,75 +66,47 @@ def confirm(
         if found.reader.best() is None:
             raise unscored(found.reader)
         trials = {f"trial {trial.number}": StudyTrial(trial, info) for trial in found.reader.distinct(top)}
-    again = f"take `study.top({top})` in Python, and train its policies with other seeds"
+    again = (
+        "`ad.confirm(study, child)` in Python trains its best policies again, by the child that it was searched with"
+    )
     plan = Plan.of_study(info, instead=again)
     if not trials:
-        raise ValueError(f"no policy that has a score in study {info.name!r} drops anything: none is left to confirm")
+        raise nothing_to_confirm(info.name)
     recipe = recipes.get(plan.recipe)
     training = (recipe.tuning or recipe.final) if final else recipe.proxy
     searched_at = recipe.rate if info.drop_rate is None else info.drop_rate  # the recipe may have changed since
-    at = searched_at if rate is None else rate
+    rates = dict.fromkeys(trials, searched_at if rate is None else rate)
     if not final:  # as its children were: a small one on the CPU, crowds in bfloat16
         device = device or ("cpu" if recipe.on_cpu else None)
         bfloat16 = bfloat16 or (device != "cpu" and recipe.child.train_many is not None)
     data = data or (Path(plan.data) if plan.data else None)
     place = Place(out or Path(plan.out) / "confirm", data, device, bfloat16, compiled)
-    variants = [Variant("none", None, 0.0), *(Variant(name, trial.policy, at) for name, trial in trials.items())]
     path = place.out / "policy.json"
     place.run(training)  # raises where nothing can be trained: then all stays as it is
     _forget(path)
-    rows = train_all(training, variants, range(first_seed, first_seed + seeds), place, together)
+    rows = train_all(training, variants_of(trials, rates), range(first_seed, first_seed + seeds), place, together)
     if not rows:
         return
-    means = {summary.variant.name: summary for summary in summaries(rows)}
-    steady = [name for name in trials if not means[name].diverged]
-    if not steady:
-        nothing = {"study": info.name, **as_data(rows, place), "best": None, "policy": None}
-        print_json(nothing) if as_json else typer.echo(table(rows))
-        raise FloatingPointError(f"each of the {len(trials)} policies diverged with one of the new seeds or more")
-    best = max(steady, key=lambda name: means[name].mean)
-    # On the seeds that both were trained with to their end; nan where without a policy all diverged.
-    better = not means[best].difference <= 0
-    if better:
-        _confirmed(trials[best], means[best], len(steady), at).save(path)
+    told = Confirmation(rows, trials, rates, as_searched=not final)
+    if told.policy is not None:
+        told.policy.save(path)
     if as_json:
-        said = {"trial": trials[best].number, "in_search": trials[best].value, "mean": means[best].mean}
-        print_json({"study": info.name, **as_data(rows, place), "best": said, "policy": str(path) if better else None})
-        return
-    typer.echo(table(rows))
-    if not final:
-        typer.echo(_luck(trials, means))
-    typer.echo(f"best: {best}, {means[best].mean:.4f}, {trials[best].value:.4f} in the search")
-    if better:
-        typer.echo(f"  policy  {path}")
+        best = told.best and {
+            "trial": trials[told.best].number,
+            "in_search": trials[told.best].value,
+            "mean": told.means[told.best].mean,
+        }
+        left = None if told.policy is None else str(path)
+        print_json({"study": info.name, **as_data(rows, place), "best": best, "policy": left})
     else:
-        without = f"{means['none'].mean:.4f}" + (", where that did not diverge" if means["none"].diverged else "")
-        typer.echo(f"with new seeds none of them is better than no policy at all, {without}: no policy is written")
+        typer.echo(table(rows) if told.best is None else str(told))
+        if told.best is not None:
+            typer.echo("no policy is written" if told.policy is None else f"  policy  {path}")
+    if told.best is None:
+        raise FloatingPointError(*told.conclusion())
 
 
 def _forget(path: Path) -> None:
     """Remove an earlier run's policy: it would be taken for the best of this one, however this one ends."""
     if is_first_rank():
         path.unlink(missing_ok=True)
-
-
-def _luck(trials: "dict[str, StudyTrial]", means: "dict[str, Summary]") -> str:
-    """What the search promised, and what came of it."""
-    again = [name for name in trials if means[name].values]
-    before = [value for name in again if (value := trials[name].value) is not None]
-    after = [means[name].mean for name in again]
-    had = "1 policy had" if len(again) == 1 else f"{len(again)} policies had on average"
-    return f"{had} {statistics.fmean(before):.4f} in the search, {statistics.fmean(after):.4f} with new seeds"
-
-
-def _confirmed(trial: "StudyTrial", found: "Summary", policies: int, rate: float) -> "Policy":
-    """The trial's policy, whose provenance says by what it was chosen."""
-    from autodropout.spaces import Provenance
-
-    policy = trial.policy
-    assert policy.provenance is not None
-    seeds = len(found.values)
-    note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}, the best of {policies} such means; "
-    note += f"{trial.value:.6g} in the search"
-    known = policy.provenance.model_dump() | {"score": found.mean, "rate": rate, "note": note}
-    return policy.model_copy(update={"provenance": Provenance.model_validate(known)})

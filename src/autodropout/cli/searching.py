@@ -166,8 +166,8 @@ def _search(plan: "Plan", storage: str, name: str, settings: dict[str, Any], as_
     from autodropout import recipes
     from autodropout.cli.studies import best_in_words, command_for, existing, opened, study_facts
     from autodropout.report.display import progress_display
+    from autodropout.running import crowd_of
     from autodropout.search.halving import Halving
-    from autodropout.study import crowd_of
     from autodropout.study import search as run_search
 
     look_for_data(plan.data)

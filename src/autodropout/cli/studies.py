@@ -26,14 +26,16 @@ class Opened:
 
 @contextmanager
 def opened(study: str | None, storage: str) -> Iterator[Opened]:
-    """The study that STUDY and --storage name: NAME, URL or URL#NAME; without a name the ledger's only one."""
+    """The study that STUDY and --storage name: NAME, URL or URL#NAME; without a name the ledger's only search."""
     url, name = storage, study
     if study is not None and "://" in study:
         url, _, name = study.partition("#")
     address = parse_url(url)
     with Ledger(url) as ledger:
         if not name:
-            names = [info.name for info in ledger.studies()]
+            studies = list(ledger.studies())
+            searches = [info for info in studies if "confirms" not in info.attributes]  # others are by `ad.confirm`
+            names = [info.name for info in searches or studies]
             if len(names) != 1:
                 there = f"there are {', '.join(names)}: name one" if names else "there is no study yet"
                 raise NoSuchStudy(f"{address}: {there}")

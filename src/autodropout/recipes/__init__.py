@@ -6,7 +6,8 @@
 
 - `catalogue`: the experiments by name, with the paper's figures; `recipe`: what one consists of
 - `images`, `language`, `translation`, `digits`: their trainings, every number in sight
-- `comparison`: variants trained with the same seeds; `after`: which ones the paper trains once a policy is found
+- `comparison`: variants trained with the same seeds; `after`: which ones the paper trains once a policy is found;
+  `confirmation`: what new seeds say of the best policies of a search
 """
 
 from typing import TYPE_CHECKING

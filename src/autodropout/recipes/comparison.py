@@ -223,19 +223,23 @@ def summaries(rows: Sequence[Row], metric: str | None = None) -> list[Summary]:
     return found
 
 
-def table(rows: Sequence[Row], metric: str | None = None) -> str:
-    """For a terminal: mean ± its standard error, n, the difference from the first variant ± half its 95% interval."""
+def table(rows: Sequence[Row], metric: str | None = None, *, rated: bool = True) -> str:
+    """For a terminal: mean ± its standard error, n, the difference from the first variant ± half its 95% interval.
+
+    Without a column of rates where they are not `rated`.
+    """
     found = summaries(rows, metric)
     heads = [f"{metric or 'score'} ± s.e.", "n"]
     if len(found) > 1:
         heads.append(f"minus {found[0].variant.name}, ± 95%")
-    lines = [("variant", "rate", *heads)]
+    lines = [("variant", *(("rate",) if rated else ()), *heads)]
     for place, summary in enumerate(found):
         mean = _with_spread(f"{summary.mean:.4f}", summary.error) if summary.values else "diverged"
         count = f"{len(summary.values)}" + (f" of {len(summary.values) + summary.diverged}" if summary.diverged else "")
         apart = "" if not place or math.isnan(summary.difference) else f"{summary.difference:+.4f}"
         cells = (mean, count, _with_spread(apart, summary.interval))[: len(heads)]
-        lines.append((summary.variant.name, f"{summary.variant.rate:g}", *cells))
+        rate = (f"{summary.variant.rate:g}",) if rated else ()
+        lines.append((summary.variant.name, *rate, *cells))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(

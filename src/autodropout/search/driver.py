@@ -69,7 +69,7 @@ class Driver:
         proposer: as its ledger knows it: restored, when the study is resumed.
         engine: where children run.
         trials: how many scored trials the study shall have in all.
-        tokens_to_policy: the policy of a token string, as JSON.
+        policy_of: the policy of a trial, as JSON.
         attempts: how often a trial is started before it is FAILED.
         backoff: seconds before a second attempt; doubled for each further one, to a minute at most.
         job: how many trials one job carries.
@@ -85,7 +85,7 @@ class Driver:
         engine: Engine,
         *,
         trials: int,
-        tokens_to_policy: Callable[[tuple[int, ...]], str],
+        policy_of: Callable[[Trial], str],
         attempts: int = 3,
         backoff: float = 1.0,
         job: int = 1,
@@ -98,7 +98,7 @@ class Driver:
                 raise ValueError(f"{what} must be at least 1, got {number}")
         self._study, self._proposer, self._engine = study, proposer, engine
         self._trials, self._attempts, self._backoff, self._job = trials, attempts, backoff, job
-        self._policy, self._halving, self._watch, self._clock = tokens_to_policy, halving, watch, clock
+        self._policy_of, self._halving, self._watch, self._clock = policy_of, halving, watch, clock
         self._outcomes = Outcomes(study.info, halving)
         self._waiting: deque[Trial] = deque()
         self._later: dict[int, tuple[float, Trial]] = {}  # trials to be tried again, and when
@@ -199,7 +199,7 @@ class Driver:
         self._study.start([trial.number for trial in started])
         self._running.update((trial.number, replace(trial, attempts=trial.attempts + 1)) for trial in started)
         for job in jobs:
-            self._engine.submit([Task(trial.number, self._policy(trial.tokens), trial.seed) for trial in job])
+            self._engine.submit([Task(trial.number, self._policy_of(trial), trial.seed) for trial in job])
 
     def _jobs(self) -> list[list[Trial]]:
         """Take of those that wait, in their order, what the engine can take now, and no more than is to be scored."""

@@ -17,6 +17,7 @@ class Proposal:
     tokens: tuple[int, ...]
     log_prob: float | None  # of the tokens under the proposer that wrote them; None where that has no meaning
     version: int  # how many updates the proposer had seen
+    seed: int | None = None  # the child's; None: it follows from the study's and the trial's number
 
 
 @dataclass(frozen=True, slots=True)

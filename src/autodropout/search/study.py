@@ -66,6 +66,7 @@ class Study:
         ledger = Ledger(storage)
         weakref.finalize(self, ledger.close)  # before reading, which raises where there is no such study
         self._reader: Reader = ledger.read(name)
+        self._storage = storage
 
     @property
     def name(self) -> str:
@@ -74,6 +75,11 @@ class Study:
     @property
     def info(self) -> StudyInfo:
         return self._reader.info
+
+    @property
+    def storage(self) -> str:
+        """The ledger's URL, as it was given: with its password."""
+        return self._storage
 
     @property
     def reader(self) -> Reader:

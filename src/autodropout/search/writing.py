@@ -20,7 +20,7 @@ from autodropout.search.errors import StateError
 from autodropout.search.owning import Owned
 from autodropout.search.protocols import Proposal
 from autodropout.search.reading import chunks
-from autodropout.search.records import Curve, Failure, Outcome, Trial, Update, trial_seed
+from autodropout.search.records import MAX_SEED, Curve, Failure, Outcome, Trial, Update, trial_seed
 from autodropout.search.rows import failure_values, outcome_values, trial_values, update_record, update_values
 from autodropout.search.states import TRANSITIONS, FailureKind, State
 
@@ -55,7 +55,7 @@ class Writer(Owned):
                     tokens=tuple(proposal.tokens),
                     log_prob=None if proposal.log_prob is None else float(proposal.log_prob) + 0.0,
                     version=proposal.version,
-                    seed=trial_seed(self.info.seed, number),
+                    seed=trial_seed(self.info.seed, number) if proposal.seed is None else proposal.seed,
                 )
                 for number, proposal in enumerate(proposals, start=0 if last is None else last + 1)
             ]
@@ -154,6 +154,8 @@ class Writer(Owned):
             raise ValueError(f"a log-probability must be finite, got {proposal.log_prob!r}")
         if proposal.version < 0:
             raise ValueError(f"a proposer cannot have seen {proposal.version} updates")
+        if proposal.seed is not None and not 0 <= proposal.seed <= MAX_SEED:
+            raise ValueError(f"a child's seed is an integer in 0..2^63-1, got {proposal.seed!r}")
 
     def _states(self, numbers: Iterable[int]) -> dict[int, tuple[State, int]]:
         """State and attempts of these trials; StateError when there is no such trial."""

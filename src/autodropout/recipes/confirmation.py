@@ -1,0 +1,90 @@
+"""What new seeds say of a search's best policies: which is best, and whether it is better than no policy at all.
+
+The best of many scores is partly luck: what a policy loses from the search to new seeds. `ad.confirm` and the command
+`confirm` train them (`study.top`), each in its own way; here is what they conclude.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autodropout.recipes.comparison import Row, Summary, Variant, summaries, table
+from autodropout.search.study import StudyTrial
+from autodropout.spaces import Policy, Provenance
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Trials of a study under new seeds. Printed, it is a table and its conclusion.
+
+    Attributes:
+        rows: what was trained, in whatever order.
+        trials: those of the study, by the names of the variants that they became.
+        means: of each variant over its seeds.
+        best: the variant with the best mean, of those that diverged with no seed; None where all have.
+        policy: the best one, whose provenance says by what it was chosen; None where it is not better than no policy.
+    """
+
+    rows: Sequence[Row]
+    trials: Mapping[str, StudyTrial]
+    rates: Mapping[str, float | None]  # of the same variants; None where only the child knows
+    as_searched: bool = True  # by the training and at the rate of the search: scores can be compared with its own
+    means: Mapping[str, Summary] = field(init=False)
+    best: str | None = field(init=False)
+    policy: Policy | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rows = sorted(self.rows, key=lambda row: row.variant.name != NONE)  # differences are from the first
+        means = {summary.variant.name: summary for summary in summaries(rows)}
+        steady = [name for name in self.trials if name in means and not means[name].diverged]
+        best = max(steady, key=lambda name: means[name].mean, default=None)
+        for name, value in (("rows", rows), ("means", means), ("best", best)):
+            object.__setattr__(self, name, value)
+        # On the seeds that both were trained with to their end; nan where without a policy all diverged.
+        better = best is not None and NONE in means and not means[best].difference <= 0
+        object.__setattr__(self, "policy", self._confirmed(best, len(steady)) if best is not None and better else None)
+
+    def __str__(self) -> str:
+        rated = any(rate is not None for rate in self.rates.values())
+        return "\n".join((table(self.rows, rated=rated), *self.conclusion()))
+
+    def conclusion(self) -> list[str]:
+        """What the search promised, what came of it, and what is best now."""
+        if NONE not in self.means or not self.means.keys() & self.trials.keys():
+            return ["there is no score yet that policies could be compared by"]
+        if self.best is None:
+            return [f"each of the {len(self.trials)} policies diverged with one of the new seeds or more"]
+        found, none = self.means[self.best], self.means[NONE]
+        lines = [self._luck()] if self.as_searched else []
+        lines.append(f"best: {self.best}, {found.mean:.4f}, {self.trials[self.best].value:.4f} in the search")
+        if self.policy is None:
+            without = f"{none.mean:.4f}" + (", where that did not diverge" if none.diverged else "")
+            lines.append(f"with new seeds none of them is better than no policy at all, {without}")
+        return lines
+
+    def _luck(self) -> str:
+        again = [name for name in self.trials if name in self.means and self.means[name].values]
+        before = [value for name in again if (value := self.trials[name].value) is not None]
+        after = [self.means[name].mean for name in again]
+        had = "1 policy had" if len(again) == 1 else f"{len(again)} policies had on average"
+        return f"{had} {statistics.fmean(before):.4f} in the search, {statistics.fmean(after):.4f} with new seeds"
+
+    def _confirmed(self, name: str, policies: int) -> Policy:
+        policy, found = self.trials[name].policy, self.means[name]
+        assert policy.provenance is not None
+        seeds = len(found.values)
+        note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}, the best of {policies} such means; "
+        note += f"{self.trials[name].value:.6g} in the search"
+        known = policy.provenance.model_dump() | {"score": found.mean, "rate": self.rates[name], "note": note}
+        return policy.model_copy(update={"provenance": Provenance.model_validate(known)})
+
+
+def variants_of(trials: Mapping[str, StudyTrial], rates: Mapping[str, float]) -> list[Variant]:
+    """No policy at all, then those of the trials."""
+    return [Variant(NONE, None, 0.0), *(Variant(name, trial.policy, rates[name]) for name, trial in trials.items())]
+
+
+def nothing_to_confirm(study: str) -> ValueError:
+    return ValueError(f"no policy that has a score in study {study!r} drops anything: none is left to confirm")

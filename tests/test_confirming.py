@@ -1,0 +1,187 @@
+"""`ad.confirm`: the best policies of a search once more, with new seeds."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import autodropout as ad
+import small_study
+from autodropout.search.study import Study
+from autodropout.spaces import Policy
+
+Child = Callable[[Policy, int], float]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """Of 24 policies, whose scores are their worth and some luck."""
+
+    def lucky(policy: Policy, seed: int) -> float:
+        return small_study.score(policy) + (seed % 7) / 20
+
+    url = f"sqlite:///{tmp_path}/study.db"
+    return ad.search(small_study.SPACE, lucky, 24, rate=0.2, workers=2, storage=url, name="mine")
+
+
+def child(log: Path, worth: Child = lambda policy, seed: small_study.score(policy)) -> Child:
+    """One that leaves a line of each call."""
+
+    def told(policy: Policy, seed: int) -> float:
+        rate = None if policy.provenance is None else policy.provenance.rate
+        with log.open("a") as file:
+            file.write(json.dumps([small_study.SPACE.encode(policy), seed, rate]) + "\n")
+        return worth(policy, seed)
+
+    return told
+
+
+def calls(log: Path) -> list[tuple[tuple[int, ...], int, float | None]]:
+    return [(tuple(tokens), seed, rate) for tokens, seed, rate in map(json.loads, log.read_text().splitlines())]
+
+
+def test_every_policy_and_none_at_all_are_trained_with_the_same_new_seeds(study: Study, tmp_path: Path) -> None:
+    found = ad.confirm(study, child(tmp_path / "log"), top=4, seeds=3, workers=2)
+    made = calls(tmp_path / "log")
+    top = study.top(4)
+    nothing = (0,) * len(small_study.SPACE.tokens)
+    by_policy: dict[tuple[int, ...], list[int]] = {}
+    for tokens, seed, _ in made:
+        by_policy.setdefault(tokens, []).append(seed)
+    assert set(by_policy) == {nothing, *(trial.record.tokens for trial in top)}
+    seeds = set(by_policy[nothing])
+    assert len(seeds) == 3
+    assert all(sorted(of) == sorted(seeds) for of in by_policy.values())
+    assert not seeds & {trial.record.seed for trial in study.trials}
+    assert {rate for _, _, rate in made} == {0.2}
+    best = max(top, key=lambda trial: small_study.score(trial.policy))
+    assert found.best == f"trial {best.number}"
+    assert found.policy is not None
+    assert small_study.SPACE.encode(found.policy) == best.record.tokens
+    known = found.policy.provenance
+    assert known is not None
+    assert (known.score, known.rate, known.trial) == (pytest.approx(small_study.score(best.policy)), 0.2, best.number)
+    assert known.note == f"score: mean of 3 new seeds, the best of 4 such means; {best.value:.6g} in the search"
+    said = str(found)
+    assert re.search(r"^none +0\.2 +0\.0000 ± 0\.0000 +3$", said, re.M)
+    assert "4 policies had on average" in said
+    assert said.splitlines()[-1].startswith(f"best: trial {best.number}, ")
+
+
+def test_what_is_trained_is_not_trained_again(study: Study, tmp_path: Path) -> None:
+    first = ad.confirm(study, child(tmp_path / "log"), top=2, seeds=1)
+    assert len(calls(tmp_path / "log")) == 3
+    more = ad.confirm(study, child(tmp_path / "log"), top=2, seeds=3)
+    made = calls(tmp_path / "log")
+    assert len(made) == len(set(made)) == 9
+    assert {name: of.values[:1] for name, of in more.means.items()} == {n: of.values for n, of in first.means.items()}
+    again = ad.confirm(study, child(tmp_path / "log"), top=2, seeds=3)
+    assert len(calls(tmp_path / "log")) == 9
+    assert str(again) == str(more)
+
+
+def test_other_policies_take_another_name(study: Study, tmp_path: Path) -> None:
+    ad.confirm(study, child(tmp_path / "log"), top=2, seeds=1)
+    told = "'mine, confirmed' has trained other policies than those of study 'mine' that are asked for now"
+    with pytest.raises(ValueError, match=told):
+        ad.confirm(study, child(tmp_path / "log"), top=3, seeds=1)
+    assert len(calls(tmp_path / "log")) == 3, "nothing was trained, and what there is stays"
+    ad.confirm(study, child(tmp_path / "log"), top=3, seeds=1, name="three")
+    assert len(calls(tmp_path / "log")) == 3 + 4
+
+
+def test_policies_at_several_rates(study: Study, tmp_path: Path) -> None:
+    """Each is a variant; what is left remembers its rate."""
+
+    def worth(policy: Policy, seed: int) -> float:
+        assert policy.provenance is not None
+        assert policy.provenance.rate is not None
+        return small_study.score(policy) * (1 - abs(policy.provenance.rate - 0.3))
+
+    found = ad.confirm(study, child(tmp_path / "log", worth), top=2, seeds=2, rates=(0.1, 0.3))
+    made = calls(tmp_path / "log")
+    assert len(made) == (1 + 2 * 2) * 2
+    assert {rate for _, _, rate in made} == {0.1, 0.3}
+    assert found.policy is not None
+    assert found.policy.provenance is not None
+    assert found.policy.provenance.rate == 0.3
+    assert re.fullmatch(r"trial \d+ at 0\.3", str(found.best))
+    assert "policies had" not in str(found), "scores at other rates are not compared"
+    assert len(ad.Study(study.storage, "mine, confirmed at 0.1, 0.3").trials) == 10
+
+
+def test_no_policy_is_left_where_none_is_better_than_no_policy(study: Study, tmp_path: Path) -> None:
+    found = ad.confirm(study, child(tmp_path / "log", lambda policy, seed: -small_study.score(policy)), top=2, seeds=2)
+    assert found.policy is None
+    assert str(found).splitlines()[-1] == "with new seeds none of them is better than no policy at all, 0.0000"
+
+
+def test_a_policy_that_diverges_once_is_not_the_best(study: Study, tmp_path: Path) -> None:
+    best = max(study.top(3), key=lambda trial: small_study.score(trial.policy))
+
+    def worth(policy: Policy, seed: int) -> float:
+        score = small_study.score(policy)
+        return math.nan if score == small_study.score(best.policy) and seed % 2 else score
+
+    found = ad.confirm(study, child(tmp_path / "log", worth), top=3, seeds=6)
+    assert {seed % 2 for _, seed, _ in calls(tmp_path / "log")} == {0, 1}
+    assert found.means[f"trial {best.number}"].diverged
+    assert found.best not in (None, f"trial {best.number}")
+    assert re.search(rf"^trial {best.number} .* \d of 6", str(found), re.M)
+
+
+def test_a_search_whose_rate_only_the_child_knows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    study = ad.search(small_study.SPACE, small_study.child, 8, proposer="random", storage=url)
+    found = ad.confirm(study, child(tmp_path / "log"), top=1, seeds=1)
+    assert {rate for _, _, rate in calls(tmp_path / "log")} == {None}
+    assert str(found).splitlines()[0].split() == ["variant", "score", "±", "s.e.", "n", "minus", "none,", "±", "95%"]
+    assert found.policy is not None
+    assert found.policy.provenance is not None
+    assert found.policy.provenance.rate is None
+
+
+def test_crowds(study: Study, tmp_path: Path) -> None:
+    class Crowd:
+        def __call__(self, policy: Policy, seed: int) -> float:
+            raise AssertionError("jobs are crowds")
+
+        def train_many(self, policies: list[Policy], seeds: list[int], reports: object) -> list[float]:
+            with (tmp_path / "log").open("a") as file:
+                file.write(f"{len(policies)}\n")
+            return [small_study.score(policy) for policy in policies]
+
+    found = ad.confirm(study, Crowd(), top=4, seeds=2, job=5)
+    assert (tmp_path / "log").read_text().split() == ["5", "5"]
+    assert len(found.rows) == 10
+
+
+def test_what_cannot_be_confirmed(study: Study, tmp_path: Path) -> None:
+    for given, said in (
+        ({"top": 0}, "top must be a positive integer, got 0"),
+        ({"seeds": 1.5}, "seeds must be a positive integer, got 1.5"),
+        ({"rates": (0.1, 0.1)}, r"no two the same, got \(0.1, 0.1\)"),
+        ({"rates": ()}, r"one or more, and no two the same, got \(\)"),
+        ({"rates": (0.0,)}, r"a rate must be a number in \(0, 1\], got 0.0"),
+        ({"engine": "cloud"}, "'cloud'"),
+        ({"workers": 0}, "workers must be a positive integer, got 0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ad.confirm(study, small_study.child, **given)  # type: ignore[arg-type]
+    url = f"sqlite:///{tmp_path}/other.db"
+    nothing = ad.search(small_study.SPACE, lambda policy, seed: math.nan, 2, proposer="random", storage=url)
+    with pytest.raises(ValueError, match="study 'study' has no scored trial yet"):
+        ad.confirm(nothing, small_study.child)
+
+
+def test_a_child_that_always_fails_says_so(study: Study) -> None:
+    def broken(policy: Policy, seed: int) -> float:
+        raise KeyError("a mistake")
+
+    with pytest.raises(ad.ChildError, match="a mistake"):
+        ad.confirm(study, broken, top=1, seeds=1)
+    found = ad.confirm(study, small_study.child, top=1, seeds=1)
+    assert len(found.rows) == 2, "a corrected child goes on"
