@@ -7,28 +7,32 @@
 The best of many scores is partly luck, so whoever keeps the best of a search keeps some luck. Here every policy, and no
 policy at all, is trained with the same seeds, which the search did not use. At several rates, that is tuning, too.
 
-The trainings are a study of their own in the same ledger, whose trials are given and not proposed: trial k is variant
-k mod V under seed k div V, so that all variants have almost equally many when it is cut short.
+The trainings are a study of their own in the same ledger, one for each rate. Its trials are given and not proposed,
+seeds outermost: cut short, all policies have almost equally many. One is known again by its tokens and its seed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, Self
 
 from autodropout.recipes.comparison import Row, Variant
 from autodropout.recipes.confirmation import NONE, Confirmation, nothing_to_confirm
-from autodropout.running import Running, Watch, check_counts, unwatched
-from autodropout.search.errors import NoSuchStudy
+from autodropout.running import Begun, Running, Watch, check_counts, policies_of, unwatched
 from autodropout.search.jobs import Child
-from autodropout.search.protocols import Proposal, Proposer, Scored
-from autodropout.search.records import MAX_NAME, StudyInfo, Trial, trial_seed
-from autodropout.search.states import SCORED
+from autodropout.search.protocols import Proposal, Scored
+from autodropout.search.records import MAX_NAME, StudyInfo, trial_seed
+from autodropout.search.states import SCORED, State
 from autodropout.search.study import Study, StudyTrial, unscored
 from autodropout.search.writing import Writer
-from autodropout.spaces import Provenance, Space
+from autodropout.spaces import Space
 from autodropout.training.run import Scores
 
 GIVEN = "given"  # who proposes: nobody
+MINIBATCH = 16  # trials that nothing is learned from
+
+Pair = tuple[tuple[int, ...], int]
+"""Tokens and seed of a training."""
 
 
 def confirm(
@@ -50,7 +54,8 @@ def confirm(
 ) -> Confirmation:
     """Train the best policies of a study again, with new seeds, beside no policy at all.
 
-    Killed or interrupted, the same call goes on where it was; with more `seeds` it trains those that are missing.
+    Killed or interrupted, the same call goes on where it was; with more `seeds`, or after more trials of the search,
+    what is missing is trained, and what failed is tried again.
 
     Args:
         study: what `ad.search` returned, or `ad.Study(storage, name)`.
@@ -60,11 +65,12 @@ def confirm(
         seeds: trainings of each; the same seeds for all of them, and none that the search used.
         rates: drop rates to train each policy at, written into what the child gets as the search's is. None: the
             search's own.
-        name: of the study that the trainings are; None: "STUDY, confirmed", with the rates that were asked for.
+        name: of the study that the trainings are, but for the rate; None: "STUDY, confirmed". As a search, it is found
+            again by its name even if the child has changed.
         workers, engine, deadline, attempts, job, cpus_per_child, gpus_per_child, watch: as for `ad.search`.
 
     Raises:
-        ValueError: there is nothing to confirm; or a study of that name has other policies, rates or seeds.
+        ValueError: there is nothing to confirm, or a number makes no sense.
     """
     check_counts(top=top, seeds=seeds)
     running = Running.checked(
@@ -78,94 +84,82 @@ def confirm(
         gpus_per_child=gpus_per_child,
         watch=watch,
     )
-    given = Given.of(study, top, rates)
-    info = StudyInfo(
-        _name(study.name, rates) if name is None else name,
-        study.info.space,
-        GIVEN,
-        study.info.seed,
-        capacity=max(2 * len(given.variants), running.busy),
-        minibatch=len(given.variants),
-        floor=study.info.floor,
-        attributes={"confirms": study.name, "variants": given.told(), "trials": seeds * len(given.variants)},
-    )
-    _check_same(study, info)
-    running.drive(study.storage, info, seeds * len(given.variants), given.begin)
-    return given.confirmation(Study(study.storage, info.name))
+    best = study.top(top)
+    if not best:
+        raise unscored(study.reader) if study.reader.best() is None else nothing_to_confirm(study.name)
+    searched_at = study.info.drop_rate
+    at = [searched_at] if rates is None else _checked_rates(rates)
+    rows: list[Row] = []
+    trials: dict[str, StudyTrial] = {}
+    rate_of: dict[str, float | None] = {}
+    for rate in at:
+        names = {t.record.tokens: f"trial {t.number}" + (f" at {rate:g}" if len(at) > 1 else "") for t in best}
+        trials |= dict(zip(names.values(), best, strict=True))
+        rate_of |= dict.fromkeys(names.values(), rate)
+        if rate == at[0]:  # at no rate does it drop anything
+            names = {(0,) * len(study.info.space.tokens): NONE} | names
+        given = Given(study, names, seeds, rate)
+        info = given.info(f"{study.name[: MAX_NAME // 2]}, confirmed" if name is None else name, running.busy)
+        progress = running.drive(study.storage, info, given.begin)
+        rows += given.rows(Study(study.storage, info.name))
+        if progress.scored < progress.wanted:  # Ctrl-C
+            break
+    return Confirmation(rows, trials, rate_of, as_searched=at == [searched_at])
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is trained: variants in their order, no policy first."""
+    """What is trained at one rate: policies, by their names in a table, each with the same seeds."""
 
-    space: Space
-    seed: int
-    variants: Sequence[tuple[str, tuple[int, ...], float | None]]  # name, tokens, rate
-    trials: dict[str, StudyTrial]  # of the study that is confirmed, by the names of their variants
-    as_searched: bool
+    study: Study
+    names: Mapping[tuple[int, ...], str]
+    seeds: int
+    rate: float | None  # None: the child knows
 
-    @classmethod
-    def of(cls, study: Study, top: int, rates: Sequence[float] | None) -> Self:
-        best = study.top(top)
-        if not best:
-            raise unscored(study.reader) if study.reader.best() is None else nothing_to_confirm(study.name)
-        at = [study.info.drop_rate] if rates is None else [_checked_rate(rate) for rate in rates]
-        if not at or len(set(at)) < len(at):
-            raise ValueError(f"rates are one or more, and no two the same, got {rates!r}")
-        several = len(at) > 1
-        trials = {
-            f"trial {trial.number}" + (f" at {rate:g}" if several else ""): (trial, rate)
-            for trial in best
-            for rate in at
-        }
-        nothing = (0,) * len(study.info.space.tokens)
-        variants = [(NONE, nothing, at[0]), *((name, t.record.tokens, rate) for name, (t, rate) in trials.items())]
-        as_searched = at == [study.info.drop_rate]
-        return cls(
-            study.info.space, study.info.seed, variants, {n: trial for n, (trial, _) in trials.items()}, as_searched
-        )
+    def info(self, name: str, busy: int) -> StudyInfo:
+        """The study that the trainings are."""
+        known = self.study.info
+        wanted = len(self.names) * self.seeds
+        attributes: dict[str, Any] = {"confirms": known.name, "trials": wanted}
+        if self.rate is not None:
+            name, attributes["drop_rate"] = f"{name} at {self.rate:g}", self.rate
+        capacity = max(wanted, busy)
+        return StudyInfo(name, known.space, GIVEN, known.seed, capacity, MINIBATCH, known.floor, attributes=attributes)
 
-    def told(self) -> list[list[Any]]:
-        """As JSON data."""
-        return [[name, list(tokens), rate] for name, tokens, rate in self.variants]
+    def pairs(self) -> Iterator[Pair]:
+        """Tokens and seed of each training, without end: those beyond `seeds` stand in for what fails."""
+        for number in count(1):  # trials are numbered from 0: these seeds are no search's
+            for tokens in self.names:
+                yield tokens, trial_seed(self.study.info.seed, -number)
 
-    def begin(self, owned: Writer) -> tuple[Proposer, Callable[[Trial], str]]:
-        return InOrder(self, len(owned.updates())), self._policy
+    def begin(self, owned: Writer) -> Begun:
+        there = [trial for trial in owned.trials() if trial.state is not State.FAILED]
+        known = {(trial.tokens, trial.seed) for trial in there}
+        missing = sum(pair not in known for pair in islice(self.pairs(), len(self.names) * self.seeds))
+        fresh = (pair for pair in self.pairs() if pair not in known)
+        return Begun(InOrder(fresh, len(owned.updates())), policies_of(owned.info), len(there) + missing)
 
-    def _policy(self, trial: Trial) -> str:
-        _, tokens, rate = self.variants[trial.number % len(self.variants)]
-        return self.space.decode(tokens, None if rate is None else Provenance(rate=rate)).to_json()
-
-    def confirmation(self, trained: Study) -> Confirmation:
-        """What came of it. A child that crashed in every attempt has no row."""
-        shown = [Variant(name, None, rate or 0.0) for name, _, rate in self.variants]  # a name and a rate, for a table
-        rows = [
-            Row(
-                shown[trial.number % len(shown)],
-                trial.record.seed,
-                None if trial.value is None else Scores(trial.value, {}),
-            )
-            for trial in trained.trials
-            if trial.record.state in SCORED
-        ]
-        rates = {name: rate for name, _, rate in self.variants if name != NONE}
-        return Confirmation(rows, self.trials, rates, self.as_searched)
+    def rows(self, trained: Study) -> list[Row]:
+        """Of all that was asked for and has come to an end."""
+        ended = {(t.record.tokens, t.record.seed): t for t in trained.trials if t.record.state in SCORED}
+        rows = []
+        for pair in islice(self.pairs(), len(self.names) * self.seeds):
+            if (trial := ended.get(pair)) is not None:
+                name = self.names[pair[0]]
+                variant = Variant(name, None, 0.0 if name == NONE else self.rate or 0.0)  # as much as a table shows
+                rows.append(Row(variant, pair[1], None if trial.value is None else Scores(trial.value, {})))
+        return rows
 
 
 class InOrder:
     """A proposer that proposes what is given, and learns nothing."""
 
-    def __init__(self, given: Given, version: int) -> None:
+    def __init__(self, pairs: Iterator[Pair], version: int) -> None:
         self.version = version
-        self._given = given
+        self._pairs = pairs
 
     def propose(self, numbers: Sequence[int]) -> list[Proposal]:
-        given, count = self._given, len(self._given.variants)
-        # Numbers below zero are no trial's of any search: their seeds are new.
-        return [
-            Proposal(given.variants[n % count][1], None, self.version, trial_seed(given.seed, -1 - n // count))
-            for n in numbers
-        ]
+        return [Proposal(tokens, None, self.version, seed) for tokens, seed in islice(self._pairs, len(numbers))]
 
     def update(self, batch: Sequence[Scored]) -> dict[str, float]:
         self.version += 1
@@ -179,25 +173,10 @@ class InOrder:
         raise ValueError("trials that are given are not loaded: `ad.confirm` knows them")
 
 
-def _checked_rate(rate: float) -> float:
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
-        raise ValueError(f"a rate must be a number in (0, 1], got {rate!r}")
-    return float(rate)
-
-
-def _name(study: str, rates: Sequence[float] | None) -> str:
-    at = "" if rates is None else f" at {', '.join(f'{rate:g}' for rate in rates)}"
-    return f"{study[: MAX_NAME // 2]}, confirmed{at}"
-
-
-def _check_same(study: Study, info: StudyInfo) -> None:
-    """That a study of this name, if there is one, has the same variants."""
-    try:
-        known = Study(study.storage, info.name).info
-    except NoSuchStudy:
-        return
-    if known.attributes.get("variants") != info.attributes["variants"]:
-        raise ValueError(
-            f"study {info.name!r} has trained other policies than those of study {study.name!r} that are asked for "
-            "now: take another name (name=)"
-        )
+def _checked_rates(rates: Sequence[float]) -> list[float | None]:
+    for rate in rates:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
+            raise ValueError(f"a rate must be a number in (0, 1], got {rate!r}")
+    if not rates or len({f"{rate:g}" for rate in rates}) < len(rates):
+        raise ValueError(f"rates are one or more, and no two the same, got {rates!r}")
+    return [float(rate) for rate in rates]

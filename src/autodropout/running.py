@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from autodropout.search.driver import Driver, Progress
 from autodropout.search.engines import check_engine, make_engine
@@ -19,14 +19,21 @@ from autodropout.search.ledger import Ledger
 from autodropout.search.protocols import Proposer
 from autodropout.search.records import StudyInfo, Trial
 from autodropout.search.writing import Writer
+from autodropout.spaces import Provenance
 
 Watch = Callable[[Progress], None]
-Begin = Callable[[Writer], tuple[Proposer, Callable[[Trial], str]]]
-"""Of a study that is owned: who proposes, and the policy of a trial as JSON."""
 
 
 def unwatched(progress: Progress) -> None:
     """Nobody looks."""
+
+
+class Begun(NamedTuple):
+    """What a study is driven with, once it is owned."""
+
+    proposer: Proposer
+    policy_of: Callable[[Trial], str]  # as JSON
+    trials: int  # that shall have a score, in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +89,14 @@ class Running:
         self,
         storage: str,
         info: StudyInfo,
-        trials: int,
-        begin: Begin,
+        begin: Callable[[Writer], Begun],
         halving: Halving | None = None,
         before: Callable[[StudyInfo, Progress], None] = lambda info, progress: None,
-    ) -> None:
-        """Run the study until so many of its trials have a score; `before` sees how it stands when it begins.
+    ) -> Progress:
+        """Run the study until all its trials have a score, or Ctrl-C; returns where it stands then.
 
-        The engine is made before the study, because it checks the child, and closed before the lease ends.
+        `before` sees how it stands when it begins. The engine is made before the study, because it checks the child,
+        and closed before the lease ends.
         """
         with (
             Ledger(storage) as ledger,
@@ -108,13 +115,13 @@ class Running:
             ledger.drive(info) as owned,
             closing(engine),
         ):
-            proposer, policy_of = begin(owned)
+            begun = begin(owned)
             driver = Driver(
                 owned,
-                proposer,
+                begun.proposer,
                 engine,
-                trials=trials,
-                policy_of=policy_of,
+                trials=begun.trials,
+                policy_of=begun.policy_of,
                 attempts=self.attempts,
                 job=self.job,
                 halving=halving,
@@ -123,6 +130,13 @@ class Running:
             before(owned.info, driver.progress)
             with interruptible(driver):
                 driver.run()
+            return driver.progress
+
+
+def policies_of(info: StudyInfo) -> Callable[[Trial], str]:
+    """A study's policies as its children get them: they know its rate, and nothing else of where they come from."""
+    known = None if info.drop_rate is None else Provenance(rate=info.drop_rate)
+    return lambda trial: info.space.decode(trial.tokens, known).to_json()
 
 
 def check_counts(**counts: int) -> None:

@@ -8,20 +8,21 @@ It stands above the packages because it joins them: a proposer of `controller`; 
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from autodropout.controller import PROPOSERS, load_proposer, make_proposer
-from autodropout.running import Running, Watch, check_counts, unwatched
+from autodropout.running import Begun, Running, Watch, check_counts, policies_of, unwatched
 from autodropout.search.driver import Progress
 from autodropout.search.halving import Halving
 from autodropout.search.jobs import Child
 from autodropout.search.protocols import Proposer
-from autodropout.search.records import StudyInfo, Trial
+from autodropout.search.records import StudyInfo
 from autodropout.search.states import SCORED
 from autodropout.search.study import Study, StudyTrial
 from autodropout.search.writing import Writer
-from autodropout.spaces import ConvSpace, Provenance, Space, TransformerSpace
+from autodropout.spaces import ConvSpace, Space, TransformerSpace
 
 __all__ = ["Study", "StudyTrial", "restore", "search"]
 
@@ -119,17 +120,14 @@ def search(
     kept = {**(attributes or {}), **_recorded(rate, attributes or {}), "trials": trials, "capacity": capacity}
     info = StudyInfo(name, space, proposer, seed, max(capacity, running.busy), minibatch, floor, attributes=kept)
     judge = None if halving is None else Halving(halving.first, halving.factor)  # it remembers: one for each run
-    running.drive(storage, info, trials, _begin, judge, _warn_before)
+    running.drive(storage, info, partial(_begin, trials=trials), judge, _warn_before)
     study = Study(storage, name)
     _warn_after(study)
     return study
 
 
-def _begin(owned: Writer) -> tuple[Proposer, Callable[[Trial], str]]:
-    """Policies know the study's rate, and nothing else of where they come from."""
-    space, rate = owned.info.space, owned.info.drop_rate
-    known = None if rate is None else Provenance(rate=rate)
-    return restore(owned), lambda trial: space.decode(trial.tokens, known).to_json()
+def _begin(owned: Writer, trials: int) -> Begun:
+    return Begun(restore(owned), policies_of(owned.info), trials)
 
 
 def _recorded(rate: float | None, attributes: Mapping[str, Any]) -> dict[str, float]:

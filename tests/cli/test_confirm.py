@@ -224,4 +224,3 @@ def test_what_python_has_confirmed_is_beside_its_search(tmp_path: Path, monkeypa
     ok("report", "small, confirmed")
     page = Path("report.html").read_text()
     assert "confirms: small" in page
-    assert "variants" not in page

@@ -27,11 +27,11 @@ class Confirmation:
         policy: the best one, whose provenance says by what it was chosen; None where it is not better than no policy.
     """
 
-    rows: Sequence[Row]
-    trials: Mapping[str, StudyTrial]
-    rates: Mapping[str, float | None]  # of the same variants; None where only the child knows
+    rows: Sequence[Row] = field(repr=False)
+    trials: Mapping[str, StudyTrial] = field(repr=False)
+    rates: Mapping[str, float | None] = field(repr=False)  # of the same variants; None where only the child knows
     as_searched: bool = True  # by the training and at the rate of the search: scores can be compared with its own
-    means: Mapping[str, Summary] = field(init=False)
+    means: Mapping[str, Summary] = field(init=False, repr=False)
     best: str | None = field(init=False)
     policy: Policy | None = field(init=False, repr=False)
 
@@ -62,6 +62,9 @@ class Confirmation:
         if self.policy is None:
             without = f"{none.mean:.4f}" + (", where that did not diverge" if none.diverged else "")
             lines.append(f"with new seeds none of them is better than no policy at all, {without}")
+        elif found.interval is not None and found.difference <= found.interval:
+            apart = f"{found.difference:+.4f} ± {found.interval:.4f}"
+            lines.append(f"that it is better than no policy is not shown by so few seeds: {apart}")
         return lines
 
     def _luck(self) -> str:

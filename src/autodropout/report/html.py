@@ -117,7 +117,6 @@ def _settings(info: StudyInfo) -> dict[str, str]:
     """What else is kept with the study: what its user has put there; of what a command has, what has an effect."""
     kept = dict(info.attributes)
     hidden = {"trials", "capacity", "drop_rate" if info.drop_rate is not None else ""}  # these are said elsewhere
-    hidden |= {"variants"}  # of `ad.confirm`, which names them itself
     if kept.get("engine") == "local":
         hidden |= {"cpus_per_child", "gpus_per_child"}
     if kept.get("early_stopping") is False:
