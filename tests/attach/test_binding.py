@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import resnet18, resnet50
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
@@ -320,45 +319,6 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.attention(x, x, x)[0]
-
-
-class TestSurgery:
-    """Modules replaced after attaching: what would be lost in silence is an error, what is merely wrapped is not."""
-
-    def test_sync_batch_norm(self, four_groups: ad.ConvSpace) -> None:
-        model = resnet18().train()
-        ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
-        converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        with pytest.raises(RuntimeError, match=r"layer1\.0\.bn1 was replaced after a policy was attached"):
-            converted(IMAGE)
-        with pytest.raises(RuntimeError, match="was replaced after a policy was attached"):
-            torch.compile(converted, backend="aot_eager")(IMAGE)
-        torch.compiler.reset()
-        assert converted.eval()(IMAGE).isfinite().all(), "in eval mode there is nothing to lose"
-
-    def test_attaching_to_sync_batch_norms(self, four_groups: ad.ConvSpace) -> None:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(resnet18())
-        on = ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
-        assert len(on.sites) == 24
-
-    def test_a_block_with_norms_in_it(self, four_groups: ad.ConvSpace) -> None:
-        model = resnet18().train()
-        ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
-        model.fc = nn.Linear(512, 5)
-        model(torch.randn(2, 3, 160, 160))  # nothing of ours was in there
-        model.layer3 = resnet18().layer3
-        with pytest.raises(RuntimeError, match=r"layer3\.0\.bn1 was replaced after a policy was attached"):
-            model(IMAGE)
-
-    def test_checkpoint_wrappers(self, four_groups: ad.ConvSpace) -> None:
-        model = resnet18().train()
-        ad.attach(model, policy_of(four_groups, *[(1, True)] * 4), rate=0.3, example=IMAGE)
-        for stage in (model.layer1, model.layer2):
-            for number, block in enumerate(stage):
-                stage[number] = checkpoint_wrapper(block)
-        model(torch.randn(2, 3, 160, 160)).sum().backward()
-        torch.compile(model, backend="aot_eager", fullgraph=True)(torch.randn(2, 3, 160, 160)).sum().backward()
-        torch.compiler.reset()
 
 
 def test_the_space_of_an_attached_transformer_is_what_it_was() -> None:

@@ -1,8 +1,8 @@
 """What makes an attached policy impossible to lose in silence.
 
 1. `torch.compile` does not notice hooks that come or go after its first call: `forget_compiled` makes it start afresh.
-2. Converting to SyncBatchNorm, or any other surgery that replaces a module, drops the hooks on it: `watch` lets the
-   model's next training forward fail with an explanation.
+2. Converting to SyncBatchNorm, or any other surgery that replaces a module, drops the hooks on it; an adapter around a
+   module adds what the hooks on it do not see: `watch` lets the model's next training forward fail with an explanation.
 """
 
 import sys
@@ -61,6 +61,19 @@ def lost(model: nn.Module) -> list[str]:
     return [name for name, module in hosts if module not in present]
 
 
+def covered(model: nn.Module) -> list[str]:
+    """Modules on the way to our drops that somebody wrapped in one with parameters of its own, and by whom."""
+    found = []
+    names = {module: name for name, module in model.named_modules()}
+    for parent, child, module in model.__dict__.get(KEY, {}).get("links", ()):
+        now = parent._modules.get(child)
+        if now is not None and now is not module and module in set(now.modules()):
+            inner = set(module.parameters())
+            if any(parameter not in inner for parameter in now.parameters()):
+                found.append(f"{names.get(now, child)} ({type(now).__name__})")
+    return found
+
+
 def on_forward(model: nn.Module, args: Any) -> None:
     """Forward pre-hook of the model as a whole."""
     if model.training:
@@ -70,6 +83,11 @@ def on_forward(model: nn.Module, args: Any) -> None:
                 raise RuntimeError(
                     f"{name} was replaced after a policy was attached, and its drops went with it (was the model "
                     "converted, to SyncBatchNorm say?): convert first, then attach; or detach and attach again"
+                )
+            for name in covered(model):
+                raise RuntimeError(
+                    f"{name} was put around a module after a policy was attached, and has parameters of its own, which "
+                    "its drops do not see (an adapter, a fusion?): wrap first, then attach; or detach and attach again"
                 )
         x = args[0] if args else None
         if isinstance(x, torch.Tensor) and x.dim() == 4:

@@ -32,19 +32,31 @@ def refuse_script() -> nn.Module:
     raise RuntimeError("torch.jit.script cannot compile a model while a policy is attached: call detach() first")
 
 
+def taken(module: nn.Module, slot: str) -> Drop:
+    """The drop in a slot of the module that a hook of ours is called with."""
+    slots = module.__dict__.get(KEY)
+    if slots is None:
+        raise RuntimeError(
+            f"a {type(module).__name__} was given the hooks of a module to which a policy is attached (were modules "
+            "fused?): call detach() first, fuse, and attach again"
+        )
+    drop: Drop = slots[slot]
+    return drop
+
+
 def on_output(module: nn.Module, args: Any, output: Any) -> Any:
     """Forward hook: the module's output under the drop in slot "output"."""
-    return module.__dict__[KEY]["output"](output) if module.training else None
+    return taken(module, "output")(output) if module.training else None
 
 
 def on_channels_last_output(module: nn.Module, args: Any, output: Any) -> Any:
     """The same, of a module whose output is (N, H, W, C): to the drop it is (N, C, H, W), and no value moves."""
-    return module.__dict__[KEY]["output"](output.permute(0, 3, 1, 2)).permute(0, 2, 3, 1) if module.training else None
+    return taken(module, "output")(output.permute(0, 3, 1, 2)).permute(0, 2, 3, 1) if module.training else None
 
 
 def on_input(module: nn.Module, args: Any) -> Any:
     """Forward pre-hook: the module's first positional argument under the drop in slot "input"."""
-    return (module.__dict__[KEY]["input"](args[0]), *args[1:]) if module.training else None
+    return (taken(module, "input")(args[0]), *args[1:]) if module.training else None
 
 
 def put_on_output(module: nn.Module, drop: Drop, *, channels_last: bool = False) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from autodropout.attach.assign import group_sizes
-from autodropout.attach.guard import lost
+from autodropout.attach.guard import covered, lost
 from autodropout.attach.sites import numberless, told_once
 from autodropout.layers import Baseline, ConvRule, DropLayer, Rule, SequenceRule
 
@@ -163,9 +163,11 @@ def _unreached(on: "Attachment") -> list[str]:
 
 
 def _lost(on: "Attachment") -> list[str]:
-    """A line on parts of the model that were replaced."""
-    names = [] if on.detached else lost(on.model)
-    return [f"lost, since replaced: {', '.join(names)}; detach and attach again"] if names else []
+    """Lines on parts of the model that were replaced, or wrapped in what their drops do not see."""
+    told = (
+        {} if on.detached else {"lost, since replaced": lost(on.model), "not seen whole, since in": covered(on.model)}
+    )
+    return [f"{what}: {', '.join(names)}; detach and attach again" for what, names in told.items() if names]
 
 
 def _at_rest(on: "Attachment") -> list[str]:

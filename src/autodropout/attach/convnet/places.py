@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autodropout.attach.hooks import KEY, put_on_input, put_on_output, store
 from autodropout.layers.drop import Drop
@@ -77,6 +77,11 @@ def hand_dropped(module: nn.Module, args: Any) -> Any:
     drop: Drop = module.__dict__[KEY]["shortcut"]
     if not drop.active:
         return None
+    if not isinstance(x, Tensor):
+        raise RuntimeError(
+            f"{type(module).__name__} was given a {type(x).__name__}: torch.fx cannot trace a model while a policy is "
+            "attached; call detach() first"
+        )
     dropped: Any = drop(x)
     if dropped is x:  # nothing to do, as for a pattern on a map smaller than its cells: the branch must hear of it
         dropped = x.view_as(x)
