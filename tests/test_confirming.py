@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import pytest
 
 import autodropout as ad
 import small_study
+from autodropout.recipes.comparison import Row, Variant
+from autodropout.search.driver import Progress
 from autodropout.search.study import Study
 from autodropout.spaces import Policy
+from autodropout.training.run import Scores
 
 Child = Callable[[Policy, int], float]
 
@@ -161,6 +166,32 @@ def test_a_lead_that_seeds_could_explain_is_not_called_one(study: Study, tmp_pat
     noisy = child(tmp_path / "log", lambda policy, seed: small_study.score(policy) * (1 + seed % 1_000))
     told = str(ad.confirm(study, noisy, top=1, seeds=3, name="noisier")).splitlines()[-1]
     assert re.match(r"that it is better than no policy is not shown by so few seeds: \+\d+\.\d{4} ± \d+\.\d{4}$", told)
+
+
+def test_ctrl_c_leaves_what_there_is(study: Study, tmp_path: Path) -> None:
+    """The children under way end, other rates are not begun, and the same call does the rest."""
+    told = []
+
+    def interrupt(progress: Progress) -> None:
+        if not told and progress.scored:
+            told.append(progress.scored)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    given = {"top": 2, "seeds": 2, "rates": (0.1, 0.3)}
+    found = ad.confirm(study, child(tmp_path / "log"), watch=interrupt, **given)
+    assert told
+    assert 0 < len(found.rows) < 6
+    assert {rate for _, _, rate in calls(tmp_path / "log")} == {0.1}
+    assert len(ad.confirm(study, child(tmp_path / "log"), **given).rows) == 10
+    assert len(calls(tmp_path / "log")) == 10
+
+
+def test_nothing_is_concluded_before_there_is_a_score_without_a_policy(study: Study) -> None:
+    trial = study.top(1)[0]
+    row = Row(Variant("trial", None, 0.2), 7, Scores(0.5, {}))
+    found = ad.Confirmation([row], {"trial": trial}, {"trial": 0.2})
+    assert found.policy is None
+    assert str(found).splitlines()[-1] == "there is no score yet that policies could be compared by"
 
 
 def test_crowds(study: Study, tmp_path: Path) -> None:
