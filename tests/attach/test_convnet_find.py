@@ -57,6 +57,15 @@ def test_of_many_convolutions_side_by_side_none_is_a_shortcut(identity: bool):
     assert finding.unreached[1] == "stage.1: adds more than two branches: which of them is the shortcut is not clear"
 
 
+def test_stochastic_depth_leaves_long_skips_alone():
+    """A branch by way of smaller maps, as in a U-Net: its end is no end of a residual block."""
+    down = nn.Sequential(conv(4, 4, 2), nn.BatchNorm2d(4), nn.ReLU())
+    up = nn.Sequential(nn.ConvTranspose2d(4, 4, 2, 2), nn.BatchNorm2d(4))
+    finding = find(small(Sum(nn.Sequential(down, Block(), up))), pictures(8))
+    assert [site.name for site in finding.sites if site.ends_block] == ["stage.0.branches.0.1.bn2"]
+    assert names(finding, Role.IDENTITY) == ["stage.0.branches.0.1:identity", "stage.0:identity"]
+
+
 class Crossing(nn.Module):
     """Two branches that exchange what they made before they are added."""
 

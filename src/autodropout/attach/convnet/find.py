@@ -91,10 +91,16 @@ def _normalization_sites(graph: Graph, residuals: list[Residual], norms: list[No
         found.append(_Found(norm.node, size, Site(norm.path, role, norm.shape, norm.place, block=path)))
     for residual in residuals:
         branch = [n for n, one in enumerate(found) if one.site.role == Role.MAIN and residual.main >> one.turn & 1]
-        if branch and norms[branch[-1]].zeros_stay:
+        if branch and norms[branch[-1]].zeros_stay and not _is_long(graph, residual, [norms[n] for n in branch]):
             last = found[branch[-1]]
             found[branch[-1]] = replace(last, site=replace(last.site, ends_block=True))
     return found
+
+
+def _is_long(graph: Graph, residual: Residual, branch: list[Normalization]) -> bool:
+    """Whether a branch comes back from smaller maps, as in a U-Net or a feature pyramid: to drop it is to drop all."""
+    height, width = graph.nodes[residual.total].shape[2:]
+    return any(norm.shape[2] < height or norm.shape[3] < width for norm in branch)
 
 
 def _shortcut_sites(
