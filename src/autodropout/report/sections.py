@@ -122,7 +122,8 @@ def policies_section(study: Reader, history: History) -> str:
     said = (
         "By the best single score; policies that do the same are one, and what drops nothing is left out. A score is "
         "one training run: the best of many is partly luck, so train the first few again, with other seeds, before you "
-        "believe their order. The panels are maps that a pattern hits, or sequences; filled cells are dropped."
+        "believe their order: <code>autodropout confirm</code> does, and <code>ad.confirm</code>. The panels are maps "
+        "that a pattern hits, or sequences; filled cells are dropped."
     )
     return f'{title}<p class="dim">{said}</p>\n' + "\n".join(_policy(study, entry) for entry in ranked)
 

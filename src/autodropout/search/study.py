@@ -97,7 +97,7 @@ class Study:
     def top(self, count: int) -> list[StudyTrial]:
         """The trials with the highest scores, of which no two have policies that do the same, and none drops nothing.
 
-        A score is of one seed, and the best of many are partly luck: train these again, with other seeds.
+        A score is of one seed, and the best of many are partly luck: `ad.confirm` trains these again, with other seeds.
         """
         return [StudyTrial(trial, self.info) for trial in self._reader.distinct(count)]
 
