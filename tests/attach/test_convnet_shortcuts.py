@@ -201,6 +201,26 @@ def test_an_input_changed_in_place_is_not_mistaken_for_the_blocks_input():
     assert finding.unreached == ("stage.0: the shortcut begins inside the block, not at its first argument",)
 
 
+def test_a_model_that_runs_twice_has_the_sites_of_one_run():
+    """As for two views of an image: in the second run, too, the shortcut has its normalization."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shortcut = nn.Sequential(nn.Conv2d(4, 4, 1, 2), nn.BatchNorm2d(4))
+            self.net = small(Block(shortcut=shortcut, stride=2), Block())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x) - self.net(x.flip(3))
+
+    model = Twice()
+    finding, once = find(model, pictures(16)), find(model.net, pictures(16))
+    assert [(site.name.removeprefix("net."), site.role) for site in finding.sites] == [
+        (site.name, site.role) for site in once.sites
+    ]
+    assert finding.unreached == ()
+
+
 class DropoutFirst(Block):
     """A branch that begins with dropout, by a function: in eval mode that is the very tensor of the shortcut."""
 

@@ -109,10 +109,15 @@ def _shortcut_sites(
     """Sites on the shortcuts that have no normalization, and those that cannot be reached."""
     consumers = graph.consumers()
     runs = Counter(call.path for call in graph.calls)
+    paths = {norm.path for norm in norms}
+    normalizing = 0  # in every run of a block, of which the first alone is in `norms`
+    for call in graph.calls:
+        if call.path in paths:
+            normalizing |= (1 << call.end) - (1 << call.first)
     found: dict[str, _Found] = {}
     unreached: list[str] = []
     for residual in residuals:
-        if any(residual.shortcut >> norm.node & 1 for norm in norms):
+        if residual.shortcut & normalizing:
             continue
         path = graph.calls[residual.call].path
         place = place_on_shortcut(graph, residual, consumers, runs)
