@@ -45,6 +45,31 @@ def test_what_is_not_understood_is_said():
     assert "feedforward.residual: a branch without linear modules" in finding.unreached[0]
 
 
+class Experts(nn.Module):
+    """Each token goes to one feed-forward of three; what they give is gathered in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.gate = Separate(batch_first=True), nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(Block("module").mlp for _ in range(3))
+
+    def forward(self, x):
+        x = self.attention(x)
+        chosen = self.gate(x).argmax(-1)
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mine = chosen == number
+            y[mine] = expert(x[mine])
+        return x + y
+
+
+def test_experts_that_write_in_place_are_seen_and_said_to_be_no_feed_forward():
+    finding = find(Experts(), torch.randn(BATCH, LENGTH, WIDTH))
+    assert [site.role for site in finding.sites] == list(ATTENTION)
+    assert len(finding.unreached) == 1
+    assert "linear modules, which are not one feed-forward of two steps" in finding.unreached[0]
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:_compile flag on create_bl")
 def test_flex_attention_is_reached_but_for_its_probabilities():
     """Its mask is no tensor."""

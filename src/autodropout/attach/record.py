@@ -160,10 +160,10 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [(tensor, _version(tensor)) for tensor in tensors_in((args, kwargs or {})) if tensor in self.node_of]
+        given = [(tensor, version(tensor)) for tensor in tensors_in((args, kwargs or {})) if tensor in self.node_of]
         inputs = tuple(dict.fromkeys(self.node_of[tensor] for tensor, _ in given))
         output = func(*args, **(kwargs or {}))
-        if any(output is tensor and _version(tensor) == version is not None for tensor, version in given):
+        if any(output is tensor and version(tensor) == before is not None for tensor, before in given):
             with torch._C.DisableTorchFunction():
                 output = output.view_as(output)
         if inputs:
@@ -202,7 +202,7 @@ class _Recorder(TorchFunctionMode):
         return replaced
 
 
-def _version(tensor: Tensor) -> int | None:
+def version(tensor: Tensor) -> int | None:
     """How often a tensor was changed in place; what is made in inference mode does not count it."""
     return None if tensor.is_inference() else tensor._version
 

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from autodropout.attach.example import call
-from autodropout.attach.record import quiet, tensors_in
+from autodropout.attach.record import quiet, tensors_in, version
 from autodropout.attach.transformer import interface
 from autodropout.attach.transformer.hooks import Argument, Item
 
@@ -52,7 +52,6 @@ RESHAPE = {  # functions that move elements and change none
 }  # fmt: skip
 KEEP = {F.dropout, torch.dropout, Tensor.clone, Tensor.contiguous, Tensor.float, Tensor.to, Tensor.type}  # in eval mode
 SCALE = {torch.div, torch.mul, Tensor.div, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__}
-IN_PLACE = {Tensor.add_, Tensor.mul_, Tensor.sub_, Tensor.div_, Tensor.__iadd__, Tensor.__imul__, Tensor.masked_fill_}
 
 
 @dataclass(frozen=True)
@@ -178,16 +177,18 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         given = list(tensors_in((args, kwargs)))
-        inputs = tuple(self.node_of[tensor] for tensor in given if tensor in self.node_of)
+        known = [(tensor, version(tensor)) for tensor in given if tensor in self.node_of]
+        inputs = tuple(self.node_of[tensor] for tensor, _ in known)
         output = func(*args, **kwargs)
-        if isinstance(output, Tensor) and output in self.node_of and func not in IN_PLACE:
+        if any(output is tensor and version(tensor) == before is not None for tensor, before in known):
             output = output.view_as(output)  # it returned its argument: a tensor of its own, for a node of its own
+        made = args[0] if func is Tensor.__setitem__ else output
         inside = self.running[-1] if self.running else 0
         weighted = func in CONTRACT and any(tensor.dim() == 2 and self.is_constant(tensor) for tensor in given)
         if not inputs or all(node in self.constant for node in inputs):
             first = len(self.graph.nodes)
-            self.constant.update(range(first, first + sum(1 for _ in tensors_in(output))))
-        for number, tensor in enumerate(tensors_in(output)):
+            self.constant.update(range(first, first + sum(1 for _ in tensors_in(made))))
+        for number, tensor in enumerate(tensors_in(made)):
             move = _Move(func, args, kwargs, number) if func in RESHAPE and len(inputs) == 1 else None
             self.add(Node(func, inputs, tuple(tensor.shape), inside, weighted, move), tensor)
         return output
