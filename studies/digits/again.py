@@ -59,6 +59,6 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
         for method, by in scores.items()
     }
     record |= {"policies": policies, "lengths": {entry.trial.method: entry.trial.steps for entry in found}}
-    record["tables"] = tables(found, others, (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)
+    record["tables"] = tables(found, (ours, *others), (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)
     record["claims"] = [claim(piece, found, ours, other, claims=len(others)) for other in others]
     write(record, args.out.with_stem(f"{args.out.stem}-{args.seed}"))

@@ -19,6 +19,9 @@ NAMES = {
     "variational_dropout": "Variational Dropout",
     "dropout": "Dropout",
     "word_dropout": "Word Dropout",
+    "spatial_dropout": "Spatial Dropout",
+    "dropblock": "DropBlock",
+    "stochastic_depth": "Stochastic Depth",
 }
 
 Record = dict[str, Any]
@@ -108,9 +111,9 @@ DRAWINGS = {"search": (draw_proposed, draw_best), "honest": (draw_honest,)}
 
 
 def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path, study: str, later: Iterable[Record] = ()) -> None:
-    """Of a study's first search, which the final table is of, and of that table, where they were run."""
+    """Of a study's longest search, and of its final table, where they were run."""
     for stage, drawings in DRAWINGS.items():
-        for given in list(found[stage].values())[:1]:
+        for given in sorted(found[stage].values(), key=_policies)[-1:]:
             record = finest(given, later) if stage == "honest" else given
             figure = Figure(figsize=(6 + 2 * len(drawings), 4.2), layout="constrained")
             for draw, axes in zip(drawings, figure.subplots(1, len(drawings), squeeze=False)[0], strict=True):
@@ -119,3 +122,8 @@ def figures(found: Mapping[str, Mapping[Path, Record]], docs: Path, study: str, 
                 axes.set_axisbelow(True)
                 axes.spines[["top", "right"]].set_visible(False)
             figure.savefig(docs / f"{study}-{stage}.png", dpi=150)
+
+
+def _policies(record: Record) -> int:
+    """How many a search has tried; of a final table, all are alike."""
+    return max(row.get("trials", 0) for row in record.get("rows", [{}]))

@@ -30,4 +30,4 @@ def write(study: str, folder: Path, docs: Path) -> None:
     journals = {stage: folder / f"{stage}.jsonl" for stage in stages}
     lines = [*sections(stages, found), "## What was run, and what it cost", "", *cost(journals)]
     write_page(docs, study, TITLES[study], lines)
-    figures(found, docs, study)
+    figures(found, docs, study, found.get("again", {}).values())

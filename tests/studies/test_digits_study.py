@@ -94,4 +94,5 @@ def test_the_policies_of_a_later_search(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(said["method"] == ours and said["n"] == 6 for said in found["claims"])
     write_report(["digits", "--folder", str(tmp_path), "--docs", str(tmp_path / "docs")])
     page = (tmp_path / "docs" / "results-digits.md").read_text()
+    assert (tmp_path / "docs" / "digits-honest.png").stat().st_size > 5_000
     assert f"| {ours} | " in page.partition("## A later search")[2].partition("\n## ")[0]

@@ -9,6 +9,7 @@ without regularization the network learns the noise of its 400 images by heart. 
     the best classical methods, tuned, 20 seeds    9.3 (Dropout), 9.1 (Spatial Dropout)
     32 random policies at 0.6, two seeds each      7.6 to 29.6, median 10.9; they deviate by 3.9, seeds by 1.9
     the best of 96, found by other seeds, 20       7.2 (the controller's), 7.9 (random search's), both at 0.4
+    the best of 400, in the same way               7.4 and 6.7, both at 0.6
 """
 
 from autodropout.recipes.recipe import Recipe
