@@ -6,7 +6,8 @@ The best of many scores is partly luck: what a policy loses from the search to n
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from autodropout.recipes.comparison import Row, Summary, Variant, summaries, table
 from autodropout.search.study import StudyTrial
@@ -15,40 +16,39 @@ from autodropout.spaces import Policy, Provenance
 NONE = "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Confirmation:
-    """Trials of a study under new seeds. Printed, it is a table and its conclusion.
+    """Trials of a study under new seeds. Printed, it is a table and its conclusion."""
 
-    Attributes:
-        rows: what was trained, in whatever order.
-        trials: those of the study, by the names of the variants that they became.
-        means: of each variant over its seeds.
-        best: the variant with the best mean, of those that diverged with no seed; None where all have.
-        policy: the best one, whose provenance says by what it was chosen; None where it is not better than no policy.
-    """
-
-    rows: Sequence[Row] = field(repr=False)
-    trials: Mapping[str, StudyTrial] = field(repr=False)
-    rates: Mapping[str, float | None] = field(repr=False)  # of the same variants; None where only the child knows
+    rows: Sequence[Row]  # what was trained, in whatever order
+    trials: Mapping[str, StudyTrial]  # of the study, by the names of the variants that they became
+    rates: Mapping[str, float | None]  # of the same variants; None where only the child knows
     as_searched: bool = True  # by the training and at the rate of the search: scores can be compared with its own
-    means: Mapping[str, Summary] = field(init=False, repr=False)
-    best: str | None = field(init=False)
-    policy: Policy | None = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        rows = sorted(self.rows, key=lambda row: row.variant.name != NONE)  # differences are from the first
-        means = {summary.variant.name: summary for summary in summaries(rows)}
-        steady = [name for name in self.trials if name in means and not means[name].diverged]
-        best = max(steady, key=lambda name: means[name].mean, default=None)
-        for name, value in (("rows", rows), ("means", means), ("best", best)):
-            object.__setattr__(self, name, value)
+    @cached_property
+    def means(self) -> dict[str, Summary]:
+        """Each variant over its seeds, and its differences from no policy."""
+        return {summary.variant.name: summary for summary in summaries(self._none_first)}
+
+    @cached_property
+    def best(self) -> str | None:
+        """The policy with the best mean, of those that diverged with no seed; None where all have."""
+        return max(self._steady, key=lambda name: self.means[name].mean, default=None)
+
+    @cached_property
+    def policy(self) -> Policy | None:
+        """The best one, whose provenance says by what it was chosen; None where it is not better than no policy."""
+        if self.best is None or NONE not in self.means:
+            return None
         # On the seeds that both were trained with to their end; nan where without a policy all diverged.
-        better = best is not None and NONE in means and not means[best].difference <= 0
-        object.__setattr__(self, "policy", self._confirmed(best, len(steady)) if best is not None and better else None)
+        return None if self.means[self.best].difference <= 0 else self._confirmed(self.best)
+
+    def __repr__(self) -> str:
+        return f"Confirmation(best={self.best!r}, better than no policy: {self.policy is not None})"
 
     def __str__(self) -> str:
         rated = any(rate is not None for rate in self.rates.values())
-        return "\n".join((table(self.rows, rated=rated), *self.conclusion()))
+        return "\n".join((table(self._none_first, rated=rated), *self.conclusion()))
 
     def conclusion(self) -> list[str]:
         """What the search promised, what came of it, and what is best now."""
@@ -74,11 +74,21 @@ class Confirmation:
         had = "1 policy had" if len(again) == 1 else f"{len(again)} policies had on average"
         return f"{had} {statistics.fmean(before):.4f} in the search, {statistics.fmean(after):.4f} with new seeds"
 
-    def _confirmed(self, name: str, policies: int) -> Policy:
+    @property
+    def _none_first(self) -> list[Row]:
+        return sorted(self.rows, key=lambda row: row.variant.name != NONE)
+
+    @property
+    def _steady(self) -> list[str]:
+        return [name for name in self.trials if name in self.means and not self.means[name].diverged]
+
+    def _confirmed(self, name: str) -> Policy:
         policy, found = self.trials[name].policy, self.means[name]
         assert policy.provenance is not None
         seeds = len(found.values)
-        note = f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}, the best of {policies} such means; "
+        note = (
+            f"score: mean of {seeds} new seed{'' if seeds == 1 else 's'}, the best of {len(self._steady)} such means; "
+        )
         note += f"{self.trials[name].value:.6g} in the search"
         known = policy.provenance.model_dump() | {"score": found.mean, "rate": self.rates[name], "note": note}
         return policy.model_copy(update={"provenance": Provenance.model_validate(known)})
