@@ -183,7 +183,7 @@ def restore(study: Writer) -> Proposer:
         damaged = ", ".join(map(str, checkpoint.damaged))
         warnings.warn(
             f"study {info.name!r}: the checkpoint of update {damaged} is damaged; replaying from {checkpoint.version}",
-            stacklevel=3,
+            stacklevel=5,  # whoever called `search`
         )
     if checkpoint.state is None:
         proposer = make_proposer(info.proposer, info.space, info.seed)
