@@ -106,7 +106,8 @@ def test_a_study_outlives_a_node_and_uses_another(cluster: Cluster, tmp_path: Pa
 
 def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
     """Of workers at work: their processes, or the actors that hold them. Whoever removes a child's file decides: the
-    child that it has ended, or the killer that it will be killed."""
+    child that it has ended, or the killer that it will be killed. From the first score on: where children only die, and
+    none ever has a score, a search gives up, which is not what is asked here."""
     pids = tmp_path / "pids"
     pids.mkdir()
 
@@ -123,10 +124,11 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
         return seed / 2**31
 
     killed: list[str] = []
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     def kill() -> None:
         draw = random.Random(0)
+        begun.wait()
         while len(killed) < kills and not done.wait(draw.uniform(0.1, 0.4)):
             victim = draw.choice([*pids.iterdir(), pids / "nobody"])
             with suppress(FileNotFoundError):  # there is none, or its child has just ended
@@ -136,6 +138,8 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
 
     def watch(progress: Progress) -> None:
         assert progress.running + progress.waiting == min(6, trials - progress.scored)
+        if progress.scored:
+            begun.set()
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -146,6 +150,7 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
         )  # fmt: skip
     finally:
         done.set()
+        begun.set()
         killer.join()
     assert len(killed) == kills
     records = [trial.record for trial in study.trials]
@@ -158,7 +163,7 @@ def kill_at_random(tmp_path: Path, kills: int, trials: int) -> None:
 def test_workers_killed_at_random_cost_attempts_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    kill_at_random(tmp_path, kills=4, trials=12)
+    kill_at_random(tmp_path, kills=4, trials=24)
     said = "".join(capfd.readouterr())
     assert not re.search(r"worker|actor|died|killed|raylet", said, re.IGNORECASE), "Ray keeps to itself that they died"
 
