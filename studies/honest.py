@@ -167,6 +167,14 @@ def best_of(methods: Iterable[str], entries: Sequence[Entry]) -> str:
     return max(methods, key=lambda m: statistics.fmean(rewards_of([e for e in entries if e.trial.method == m])))
 
 
+def told(piece: Piece, scores: Mapping[str, Mapping[Setting, Sequence[float]]]) -> dict[str, list[dict[str, Any]]]:
+    """What was tuned, for a file."""
+    return {
+        method: [setting._asdict() | {"scores": piece.scores(of)} for setting, of in by.items()]
+        for method, by in scores.items()
+    }
+
+
 def final_table(
     piece: Piece, args: argparse.Namespace, name: str, lengths: Sequence[int], peers: Methods, policies: Methods
 ) -> dict[str, Any]:
@@ -187,10 +195,7 @@ def final_table(
         found += lengths_of_none[method]
     others = (RANDOM, best_peer, *best_length)
     record = piece.record(f"{name}, tuned at {' and '.join(f'{steps:,}' for steps in lengths)} steps")
-    record["tuning"] = {
-        method: [setting._asdict() | {"scores": piece.scores(of)} for setting, of in by.items()]
-        for method, by in scores.items()
-    }
+    record["tuning"] = told(piece, scores)
     record |= {"rates": {method: setting.rate for method, setting in settings.items()}, "at_the_edge": edges}
     record["training"] = name
     record["lengths"] = {entry.trial.method: entry.trial.steps for entry in found}

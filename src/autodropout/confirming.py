@@ -21,7 +21,7 @@ from autodropout.recipes.confirmation import NONE, Confirmation, nothing_to_conf
 from autodropout.running import Begun, Running, Watch, check_counts, policies_of, unwatched
 from autodropout.search.jobs import Child
 from autodropout.search.protocols import Proposal, Scored
-from autodropout.search.records import MAX_NAME, StudyInfo, trial_seed
+from autodropout.search.records import StudyInfo, trial_seed
 from autodropout.search.states import SCORED, State
 from autodropout.search.study import Study, StudyTrial, unscored
 from autodropout.search.writing import Writer
@@ -99,7 +99,7 @@ def confirm(
         if rate == at[0]:  # at no rate does it drop anything
             names = {(0,) * len(study.info.space.tokens): NONE} | names
         given = Given(study, names, seeds, rate)
-        info = given.info(f"{study.name[: MAX_NAME // 2]}, confirmed" if name is None else name, running.busy)
+        info = given.info(f"{study.name}, confirmed" if name is None else name, running.busy)
         progress = running.drive(study.storage, info, given.begin)
         rows += given.rows(Study(study.storage, info.name))
         if progress.scored < progress.wanted:  # Ctrl-C

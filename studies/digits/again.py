@@ -17,7 +17,7 @@ from benchmarks.recording import write
 from studies.comparing import tables
 from studies.digits.study import Piece
 from studies.finalists import PHASE, finished
-from studies.honest import OURS, RANDOM, Methods, best_of, claim, decided, trained, tuned
+from studies.honest import OURS, RANDOM, Methods, best_of, claim, decided, told, trained, tuned
 from studies.pieces import reward
 
 
@@ -54,10 +54,7 @@ def study(piece: Piece, args: argparse.Namespace) -> None:
         f"{args.training}, {steps} steps: policies of search {args.seed}, of {args.trials} policies each, beside the "
         "final table's methods, with its seeds"
     )
-    record["tuning"] = {
-        method: [setting._asdict() | {"scores": piece.scores(of)} for setting, of in by.items()]
-        for method, by in scores.items()
-    }
+    record["tuning"] = told(piece, scores)
     record |= {"policies": policies, "lengths": {entry.trial.method: entry.trial.steps for entry in found}}
     record["tables"] = tables(found, (ours, *others), (f"validation {piece.unit}", f"test {piece.unit}"), piece.shown)
     record["claims"] = [claim(piece, found, ours, other, claims=len(others)) for other in others]
